@@ -1,0 +1,1 @@
+"""Measurements: one command a question. `python -m benchmarks.NAME [--quick]`."""

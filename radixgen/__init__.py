@@ -1,0 +1,1 @@
+"""A structured-generation engine with a radix prefix cache."""

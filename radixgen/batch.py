@@ -1,0 +1,85 @@
+"""One step's plan and its result: what the scheduler says to the model runner, and back.
+
+Plain ints and lists, no tensors and no device. A *sequence* is one choice of one request, named by
+(rid, index). A step computes, for each row, the tokens at positions [start, start + len(token_ids)):
+
+    position   0            start                       start + len(token_ids)
+               |  computed  |  token_ids: computed now  |  (next token: sampled if `sample`)
+               |  KV in page_ids, page_size tokens a page, in order                      |
+
+Prefill chunks, cached prefixes, decodes, drafts and recomputation after preemption are all this.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radixgen.types import SamplingParams, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the KV of the first `num_tokens` tokens of page `source` into page `target`."""
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRow:
+    """One sequence's share of a step. The runner reads it and keeps no reference after the step."""
+
+    rid: str
+    index: int
+    token_ids: Sequence[int]
+    start: int
+    page_ids: Sequence[int]  # pages covering [0, start + len(token_ids)), in order
+    sample: bool  # draw a token after the last of token_ids
+    sampling: SamplingParams
+    seed: int  # key of the sequence's random stream; the counter is the position of the drawn token
+    prompt_ids: Sequence[int] = ()  # for penalties
+    output_ids: Sequence[int] = ()  # for penalties and min_tokens; drafts not included
+    num_drafts: int = 0  # the last num_drafts of token_ids are guesses to be verified
+    mask_row: int | None = (
+        None  # row of the step's bitmask; with drafts, rows mask_row .. + num_drafts
+    )
+    logprobs_from: int | None = None  # first position whose own log-probability is wanted
+    num_top_logprobs: int = 0  # for those positions
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """A step: copies happen before the forward pass; each page is written by at most one row."""
+
+    rows: Sequence[ScheduledRow]
+    copies: Sequence[PageCopy] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What came of a row.
+
+    `token_ids`: accepted drafts and then the drawn token; empty when nothing was sampled.
+    `logprobs`: one a token of `token_ids`, when sampling asked for them.
+    `given_logprobs`: of the given tokens at positions logprobs_from .. start + len(token_ids) - 1
+    that this step could know (a token's own log-probability is known once its predecessor is
+    computed, so a position equal to `start` belongs to the step before, unless it is carried over).
+    """
+
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+    given_logprobs: Sequence[TokenLogprob] = ()
+    error: str | None = None  # this row alone failed (NaN logits, say)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One RowResult a row of the batch, in order, and what the forward pass took."""
+
+    rows: Sequence[RowResult]
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0

@@ -1,0 +1,70 @@
+"""The only reader of `RADIXGEN_*` variables: name, type, default and one sentence each.
+
+A malformed value is an error, never ignored. The README's table is tested to equal `VARIABLES`.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from radixgen.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable. `parse` raises ValueError on a malformed text."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    meaning: str
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("a whole number of at least 1")
+    return value
+
+
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError("debug, info, warning or error")
+    return text.upper()
+
+
+VARIABLES: dict[str, Variable] = {
+    v.name: v
+    for v in (
+        Variable("RADIXGEN_CACHE", str, "", "folder for fetched models and built kernels; empty: the user's cache folder"),
+        Variable("RADIXGEN_CHECK", _flag, False, "1: check every invariant of tree, pages and scheduler after each step"),
+        Variable("RADIXGEN_FORCE_MISS", _flag, False, "1: the radix cache finds nothing, for comparing with the cache off"),
+        Variable("RADIXGEN_LOG", _level, "WARNING", "log level: debug, info, warning or error"),
+        Variable("RADIXGEN_MODEL", str, "", "model used where none is named; empty: the embedded default"),
+        Variable("RADIXGEN_NATIVE", _flag, True, "0: do not build or load the C kernels, run the references"),
+        Variable("RADIXGEN_OFFLINE", _flag, False, "1: never fetch a model, use what is in the cache"),
+        Variable("RADIXGEN_THREADS", _count, None, "compute threads of the runtime; empty: one a physical core"),
+    )
+}  # fmt: skip
+
+
+def read(name: str) -> Any:
+    """The parsed value of a declared variable, or its default when unset or empty.
+
+    Raises ConfigError when the text does not parse, KeyError when the name is not declared.
+    """
+    variable = VARIABLES[name]
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return variable.default
+    try:
+        return variable.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}={text!r} is not valid: expected {error}") from None

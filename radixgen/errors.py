@@ -1,0 +1,120 @@
+"""Every exception radixgen raises on purpose.
+
+    RadixgenError
+    ├── InvalidRequest(ValueError)      the caller's arguments: `param` names the one at fault
+    │   ├── PromptTooLong               more tokens than the context, or than the cache can ever hold
+    │   └── InvalidGrammar              a schema, regex or grammar that cannot be enforced; `path` inside it
+    ├── ModelError                      weights, tokenizer or config cannot be used
+    │   ├── ModelNotFound               no such directory, file or hub id, or the fetch failed
+    │   └── UnsupportedModel            an architecture, quantisation or option we do not run
+    ├── ConfigError(ValueError)         a setting or environment variable
+    ├── RuntimeUnavailable              the runtime process did not start, has died or is draining
+    ├── Overloaded                      the queue is full; `retry_after` in seconds
+    └── RequestAborted                  the request was cancelled by its caller
+
+A message names the thing, the limit and the way out. On the wire an error is `(code, message)`;
+`code` is the attribute below and `from_code` rebuilds the exception on the caller's side.
+"""
+
+from typing import ClassVar
+
+
+class RadixgenError(Exception):
+    """The root: catch this to catch everything radixgen raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+
+
+class InvalidRequest(RadixgenError, ValueError):
+    """An argument that cannot be honoured. `param` is its name, or None when several are at fault."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt does not fit the model's context or the KV pages."""
+
+    code = "prompt_too_long"
+
+
+class InvalidGrammar(InvalidRequest):
+    """A constraint that cannot be enforced. `path` points into the schema or grammar."""
+
+    code = "invalid_grammar"
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{message} (at {path})" if path else message, "grammar")
+        self.path = path
+
+
+class ModelError(RadixgenError):
+    """The model's files cannot be used."""
+
+    code = "model_error"
+
+
+class ModelNotFound(ModelError):
+    """No model under that name, path or hub id, or it could not be fetched."""
+
+    code = "model_not_found"
+
+
+class UnsupportedModel(ModelError):
+    """An architecture, quantisation or option that radixgen does not run."""
+
+    code = "unsupported_model"
+
+
+class ConfigError(RadixgenError, ValueError):
+    """A setting or an environment variable with an impossible value."""
+
+    code = "config_error"
+
+
+class RuntimeUnavailable(RadixgenError):
+    """The runtime process did not start, died, or is shutting down."""
+
+    code = "runtime_unavailable"
+
+
+class Overloaded(RadixgenError):
+    """The queue is full. `retry_after` is a hint in seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RequestAborted(RadixgenError):
+    """The request was cancelled before it finished."""
+
+    code = "aborted"
+
+
+_BY_CODE: dict[str, type[RadixgenError]] = {
+    cls.code: cls
+    for cls in (
+        RadixgenError,
+        InvalidRequest,
+        PromptTooLong,
+        InvalidGrammar,
+        ModelError,
+        ModelNotFound,
+        UnsupportedModel,
+        ConfigError,
+        RuntimeUnavailable,
+        Overloaded,
+        RequestAborted,
+    )
+}
+
+
+def from_code(code: str, message: str) -> RadixgenError:
+    """The exception for an error that came over the wire; an unknown code gives the root."""
+    return _BY_CODE.get(code, RadixgenError)(message)

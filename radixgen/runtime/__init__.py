@@ -1,0 +1,1 @@
+"""The runtime process: engine, message loop, statistics."""

@@ -1,0 +1,1 @@
+"""What several test files share. Knows the package, no test."""
