@@ -1,0 +1,290 @@
+"""The one intermediate form: every front end produces it, the automaton runs it.
+
+An expression denotes a language. Two kinds of leaf carry symbols:
+
+- `Chars`: a set of Unicode code points. A *text* expression is built from these.
+- `Bytes` and `Literal`: a set of byte values, a byte string. *Byte* expressions have these.
+
+A text expression becomes a byte expression by an encoding (`encode.py`): `utf8` for plain output,
+or `json_string` for the inside of a JSON string, where a code point may have several spellings.
+Both map distinct texts to disjoint sets of byte strings, so complement and intersection carry over.
+Only byte expressions reach the automaton.
+
+`And` and `Not` are regular only: below them there is no `Rule`. A `Rule` is a lazy reference into
+a context-free grammar: `key` names it (hashable, unique within its grammar), `expand()` gives its
+body when the automaton first enters it. A key may carry parameters (how many items came, which
+members were seen), so an object of forty optional members costs what the text visits, not what it
+could be.
+
+Nodes are immutable and interned: the same construction gives the same object, so `is` compares.
+Build them with the functions below, which also apply the cheap identities of each operator.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+MAX_CODE_POINT = 0x10FFFF
+ALL_BYTES = (1 << 256) - 1
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+class Expr:
+    """A node. `args` are its parts; two nodes of one class with equal parts are one object."""
+
+    __slots__ = ("__weakref__", "args")
+    args: tuple[Any, ...]
+    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], "Expr"]] = WeakValueDictionary()
+
+    def __new__(cls, *args: Any) -> "Expr":
+        key = (cls, *args)
+        node = Expr._interned.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.args = args
+            Expr._interned[key] = node
+        return node
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.args!r}"
+
+
+class Chars(Expr):
+    """One code point out of sorted, disjoint, non-adjacent inclusive ranges."""
+
+    __slots__ = ()
+
+    @property
+    def ranges(self) -> Ranges:
+        return self.args[0]  # type: ignore[no-any-return]  # args is untyped storage
+
+
+class Bytes(Expr):
+    """One byte out of a set: bit b of `mask` is byte b."""
+
+    __slots__ = ()
+
+    @property
+    def mask(self) -> int:
+        return self.args[0]  # type: ignore[no-any-return]  # args is untyped storage
+
+
+class Literal(Expr):
+    """A byte string; the empty one is `EPSILON`."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> bytes:
+        return self.args[0]  # type: ignore[no-any-return]  # args is untyped storage
+
+
+class Concat(Expr):
+    """Its parts one after the other; at least two, none of them a `Concat`."""
+
+    __slots__ = ()
+
+
+class Union(Expr):
+    """Any of its parts; none of them a `Union`. Without parts: `EMPTY`, the empty language."""
+
+    __slots__ = ()
+
+
+class And(Expr):
+    """All of its parts at once; regular."""
+
+    __slots__ = ()
+
+
+class Not(Expr):
+    """Every byte (or text) string that its part does not denote; regular."""
+
+    __slots__ = ()
+
+    @property
+    def item(self) -> Expr:
+        return self.args[0]  # type: ignore[no-any-return]  # args is untyped storage
+
+
+class Repeat(Expr):
+    """`item` from `low` to `high` times; `high` None: without bound."""
+
+    __slots__ = ()
+
+    @property
+    def item(self) -> Expr:
+        return self.args[0]  # type: ignore[no-any-return]  # args is untyped storage
+
+    @property
+    def low(self) -> int:
+        return self.args[1]  # type: ignore[no-any-return]  # args is untyped storage
+
+    @property
+    def high(self) -> int | None:
+        return self.args[2]  # type: ignore[no-any-return]  # args is untyped storage
+
+
+class Rule:
+    """A lazy reference. Compared by identity; a grammar keeps one Rule a key (see `RuleSet`)."""
+
+    __slots__ = ("_body", "_expand", "key")
+
+    def __init__(self, key: Hashable, expand: Callable[[], "Node"]) -> None:
+        self.key = key
+        self._expand: Callable[[], Node] | None = expand
+        self._body: Node | None = None
+
+    def body(self) -> "Node":
+        """The rule's right-hand side, expanded on the first call and kept."""
+        if self._expand is not None:
+            self._body, self._expand = self._expand(), None
+        assert self._body is not None
+        return self._body
+
+    def __repr__(self) -> str:
+        return f"Rule({self.key!r})"
+
+
+Node = Expr | Rule
+
+EPSILON: Expr = Literal(b"")
+EMPTY: Expr = Union()
+ANY_BYTE = Bytes(ALL_BYTES)
+ANY_CHAR = Chars(((0, 0xD7FF), (0xE000, MAX_CODE_POINT)))
+
+
+class RuleSet:
+    """The rules of one grammar by key, made on first mention."""
+
+    def __init__(self) -> None:
+        self._rules: dict[Hashable, Rule] = {}
+
+    def rule(self, key: Hashable, expand: Callable[[], Node]) -> Rule:
+        """The rule of that key; `expand` is used only if the key is new."""
+        found = self._rules.get(key)
+        if found is None:
+            found = self._rules[key] = Rule(key, expand)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+
+def _parts(item: Any, kind: type[Expr]) -> tuple[Any, ...]:
+    """The parts of a node of that kind, or the item alone: what flattening needs."""
+    return item.args if isinstance(item, kind) else (item,)
+
+
+def literal(value: bytes) -> Expr:
+    return Literal(value)
+
+
+def byte_set(values: Iterable[int]) -> Expr:
+    """One byte out of `values`; no value: `EMPTY`."""
+    mask = 0
+    for value in values:
+        mask |= 1 << value
+    return Bytes(mask) if mask else EMPTY
+
+
+def chars(ranges: Iterable[tuple[int, int]]) -> Expr:
+    """One code point out of inclusive ranges in any order; none: `EMPTY`."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if low > high:
+            continue
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return Chars(tuple(merged)) if merged else EMPTY
+
+
+def text(value: str) -> Node:
+    """A text literal, as a text expression."""
+    return concat(*(Chars(((ord(c), ord(c)),)) for c in value))
+
+
+def concat(*items: Node) -> Node:
+    """Items one after the other: flattened, epsilons dropped, neighbouring literals joined."""
+    flat: list[Node] = []
+    for item in items:
+        for part in _parts(item, Concat):
+            if part is EMPTY:
+                return EMPTY
+            if part is EPSILON:
+                continue
+            if flat and isinstance(part, Literal) and isinstance(flat[-1], Literal):
+                flat[-1] = Literal(flat[-1].value + part.value)
+            else:
+                flat.append(part)
+    if len(flat) == 1:
+        return flat[0]
+    return Concat(*flat) if flat else EPSILON
+
+
+def union(*items: Node) -> Node:
+    """Any of the items: flattened, duplicates and empties dropped, single symbols merged."""
+    seen: dict[Node, None] = {}
+    mask = 0
+    ranges: list[tuple[int, int]] = []
+    for item in items:
+        for part in _parts(item, Union):
+            if isinstance(part, Bytes):
+                mask |= part.mask
+            elif isinstance(part, Chars):
+                ranges.extend(part.ranges)
+            else:
+                seen[part] = None
+    if mask:
+        seen[Bytes(mask)] = None
+    if ranges:
+        seen[chars(ranges)] = None
+    parts = tuple(seen)
+    return parts[0] if len(parts) == 1 else Union(*parts)
+
+
+def repeat(item: Node, low: int, high: int | None) -> Node:
+    """`item` from `low` to `high` times (None: without bound)."""
+    if high is not None and low > high:
+        return EMPTY
+    if high == 0 or item is EPSILON:
+        return EPSILON
+    if item is EMPTY:
+        return EPSILON if low == 0 else EMPTY
+    if low == high == 1:
+        return item
+    if isinstance(item, Repeat) and item.args[1:] == (0, None):
+        return item
+    return Repeat(item, low, high)
+
+
+def star(item: Node) -> Node:
+    return repeat(item, 0, None)
+
+
+def optional(item: Node) -> Node:
+    return union(EPSILON, item)
+
+
+def conj(*items: Expr) -> Expr:
+    """All items at once; no items: every string, as `Not(EMPTY)`."""
+    parts: dict[Expr, None] = {}
+    for item in items:
+        for part in _parts(item, And):
+            if part is EMPTY:
+                return EMPTY
+            if part is not EVERYTHING:
+                parts[part] = None
+    if not parts:
+        return EVERYTHING
+    return next(iter(parts)) if len(parts) == 1 else And(*sorted(parts, key=id))
+
+
+def complement(item: Expr) -> Expr:
+    return item.item if isinstance(item, Not) else Not(item)
+
+
+EVERYTHING: Expr = Not(EMPTY)
