@@ -1,7 +1,8 @@
 """One step's plan and its result: what the scheduler says to the model runner, and back.
 
 Plain ints and lists, no tensors and no device. A *sequence* is one choice of one request, named by
-(rid, index). A step computes, for each row, the tokens at positions [start, start + len(token_ids)):
+(rid, index). A step computes, for each row, the tokens at positions start .. start +
+len(token_ids) - 1:
 
     position   0            start                       start + len(token_ids)
                |  computed  |  token_ids: computed now  |  (next token: sampled if `sample`)
@@ -45,6 +46,7 @@ class ScheduledRow:
     )
     logprobs_from: int | None = None  # first position whose own log-probability is wanted
     num_top_logprobs: int = 0  # for those positions
+    next_id: int | None = None  # the known token after the row, when its log-probability is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,10 @@ class RowResult:
 
     `token_ids`: accepted drafts and then the drawn token; empty when nothing was sampled.
     `logprobs`: one a token of `token_ids`, when sampling asked for them.
-    `given_logprobs`: of the given tokens at positions logprobs_from .. start + len(token_ids) - 1
-    that this step could know (a token's own log-probability is known once its predecessor is
-    computed, so a position equal to `start` belongs to the step before, unless it is carried over).
+    `given_logprobs`: only when logprobs_from is set; one each of the given tokens at positions
+    max(logprobs_from, start + 1) .. start + len(token_ids) - 1, and of `next_id` at position
+    start + len(token_ids) when that is set. (A token's log-probability comes from the logits of its
+    predecessor, so the token at `start` was the step before's `next_id`: nothing is carried over.)
     """
 
     token_ids: Sequence[int] = ()
