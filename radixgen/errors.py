@@ -2,12 +2,13 @@
 
     RadixgenError
     ├── InvalidRequest(ValueError)      the caller's arguments: `param` names the one at fault
-    │   ├── PromptTooLong               more tokens than the context, or than the cache can ever hold
-    │   └── InvalidGrammar              a schema, regex or grammar that cannot be enforced; `path` inside it
+    │   ├── PromptTooLong               more tokens than the context, or than all pages, can hold
+    │   └── InvalidGrammar              a constraint that cannot be enforced; `path` points into it
     ├── ModelError                      weights, tokenizer or config cannot be used
     │   ├── ModelNotFound               no such directory, file or hub id, or the fetch failed
     │   └── UnsupportedModel            an architecture, quantisation or option we do not run
     ├── ConfigError(ValueError)         a setting or environment variable
+    ├── KernelError(ValueError)         an operation was given tensors it does not take
     ├── RuntimeUnavailable              the runtime process did not start, has died or is draining
     ├── Overloaded                      the queue is full; `retry_after` in seconds
     └── RequestAborted                  the request was cancelled by its caller
@@ -26,7 +27,7 @@ class RadixgenError(Exception):
 
 
 class InvalidRequest(RadixgenError, ValueError):
-    """An argument that cannot be honoured. `param` is its name, or None when several are at fault."""
+    """An argument that cannot be honoured. `param` names it; None: several are at fault."""
 
     code = "invalid_request"
 
@@ -75,6 +76,12 @@ class ConfigError(RadixgenError, ValueError):
     code = "config_error"
 
 
+class KernelError(RadixgenError, ValueError):
+    """An operation was called with shapes, types or indices it does not take."""
+
+    code = "kernel_error"
+
+
 class RuntimeUnavailable(RadixgenError):
     """The runtime process did not start, died, or is shutting down."""
 
@@ -108,6 +115,7 @@ _BY_CODE: dict[str, type[RadixgenError]] = {
         ModelNotFound,
         UnsupportedModel,
         ConfigError,
+        KernelError,
         RuntimeUnavailable,
         Overloaded,
         RequestAborted,
@@ -115,6 +123,9 @@ _BY_CODE: dict[str, type[RadixgenError]] = {
 }
 
 
-def from_code(code: str, message: str) -> RadixgenError:
+def from_code(code: str, message: str, param: str | None = None) -> RadixgenError:
     """The exception for an error that came over the wire; an unknown code gives the root."""
-    return _BY_CODE.get(code, RadixgenError)(message)
+    error = _BY_CODE.get(code, RadixgenError)(message)
+    if isinstance(error, InvalidRequest) and param is not None:
+        error.param = param
+    return error

@@ -1,11 +1,17 @@
 """What users and messages speak of: sampling, constraints, hints, results. Knows no model."""
 
+import dataclasses
+import difflib
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from radixgen.errors import InvalidRequest
+
+# Read by pydantic where these types cross the wire: no unknown field, no silent conversion.
+WIRE: dict[str, Any] = {"extra": "forbid", "strict": True}
 
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "structural_tag"]
 OptionValue = str | int | float | bool | None
@@ -28,9 +34,14 @@ class GrammarSpec:
     strings. `options` are (name, value) pairs sorted by name, understood by the kind's front end.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+
     kind: GrammarKind
     source: str
     options: tuple[tuple[str, OptionValue], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_text("grammar", self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class CacheHint:
     `tool_seconds`: expected pause before the continuation. `program`: groups a program's requests.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+
     program: str = ""
     last_use: bool = False
     forks: int = 0
@@ -49,10 +62,12 @@ class CacheHint:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn and when to stop; field names and meanings as in the OpenAI and vLLM APIs.
+    """How tokens are drawn and when to stop; names and meanings as in the OpenAI API and vLLM.
 
     Raises InvalidRequest, naming the parameter, for any value out of range (NaN included).
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
 
     max_tokens: int | None = None  # None: until the context is full
     min_tokens: int = 0
@@ -74,47 +89,149 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            _check_range(name, getattr(self, name), low, high)
+        self._normalise()
+        for name, kind, low, high in _RANGES:
+            _check_range(name, getattr(self, name), kind, low, high)
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(f"{name}={getattr(self, name)!r} is not True or False", name)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
             )
-        if any(not text for text in self.stop):
-            raise InvalidRequest("stop holds an empty string, which would stop at once", "stop")
-        if any(not math.isfinite(bias) or abs(bias) > 100 for _, bias in self.logit_bias):
-            raise InvalidRequest("logit_bias values must be within -100 and 100", "logit_bias")
+        _check_stops(self.stop)
+        _check_token_ids("stop_token_ids", self.stop_token_ids)
+        _check_bias(self.logit_bias)
+
+    def _normalise(self) -> None:
+        """Lists, sets, one string and a mapping of biases become the tuples that are declared."""
+        given: Any = self.stop
+        stop = (given,) if isinstance(given, str) else _tuple("stop", given)
+        object.__setattr__(self, "stop", stop)
+        ids = _tuple("stop_token_ids", self.stop_token_ids)
+        object.__setattr__(self, "stop_token_ids", ids)
+        bias: Any = self.logit_bias
+        pairs = bias.items() if isinstance(bias, Mapping) else _tuple("logit_bias", bias)
+        try:
+            pairs = tuple((token_id, value) for token_id, value in pairs)
+        except (TypeError, ValueError):
+            message = f"logit_bias={bias!r} is not a mapping of token id to bias"
+            raise InvalidRequest(message, "logit_bias") from None
+        object.__setattr__(self, "logit_bias", pairs)
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("max_tokens", 0, 2**31 - 1),
-    ("min_tokens", 0, 2**31 - 1),
-    ("temperature", 0.0, 100.0),
-    ("top_p", 1e-9, 1.0),
-    ("top_k", 0, 2**31 - 1),
-    ("min_p", 0.0, 1.0),
-    ("repetition_penalty", 1e-3, 100.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("seed", 0, 2**64 - 1),
-    ("n", 1, 1024),
-    ("logprobs", 0, 100),
-    ("prompt_logprobs", 0, 100),
+def sampling_params(base: SamplingParams | None = None, **params: Any) -> SamplingParams:
+    """`base`, or the defaults, with the given parameters replaced.
+
+    Raises InvalidRequest for a name that SamplingParams does not have, with the nearest one.
+    """
+    if base is not None and not isinstance(base, SamplingParams):
+        raise InvalidRequest(f"sampling={base!r} is not a SamplingParams", "sampling")
+    known = [f.name for f in dataclasses.fields(SamplingParams)]
+    for name in params:
+        if name not in known:
+            raise InvalidRequest(unknown_name("sampling parameter", name, known), name)
+    if not params:
+        return base or SamplingParams()
+    return dataclasses.replace(base or SamplingParams(), **params)
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """A message for a name nobody declared: the nearest one, else all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names)}"
+    return f"there is no {what} {name!r}; {hint}"
+
+
+MAX_STOPS = 64  # stop strings or stop token ids of one request
+MAX_STOP_CHARS = 1000  # of one stop string
+
+_RANGES: tuple[tuple[str, type, float, float], ...] = (
+    ("max_tokens", int, 0, 2**31 - 1),
+    ("min_tokens", int, 0, 2**31 - 1),
+    ("temperature", float, 0.0, 100.0),
+    ("top_p", float, 1e-9, 1.0),
+    ("top_k", int, 0, 2**31 - 1),
+    ("min_p", float, 0.0, 1.0),
+    ("repetition_penalty", float, 1e-3, 100.0),
+    ("frequency_penalty", float, -2.0, 2.0),
+    ("presence_penalty", float, -2.0, 2.0),
+    ("seed", int, 0, 2**64 - 1),
+    ("n", int, 1, 1024),
+    ("logprobs", int, 0, 100),
+    ("prompt_logprobs", int, 0, 100),
 )
+_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
 
 
-def _check_range(name: str, value: float | None, low: float, high: float) -> None:
-    if value is None:
+def _check_range(name: str, value: Any, kind: type, low: float, high: float) -> None:
+    if value is None and name in _OPTIONAL:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name}={value!r} is not a number", name)
+    if kind is int and not isinstance(value, int):
+        raise InvalidRequest(f"{name}={value!r} is not a whole number", name)
     if not low <= value <= high:  # NaN compares false
         raise InvalidRequest(f"{name}={value} is not between {low:g} and {high:g}", name)
+
+
+def _tuple(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidRequest(f"{name}={values!r} is not a list", name)
+    return tuple(values)
+
+
+def _check_stops(stops: tuple[str, ...]) -> None:
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"stop holds {len(stops)} strings, at most {MAX_STOPS}", "stop")
+    for stop in stops:
+        if not isinstance(stop, str):
+            raise InvalidRequest(f"stop holds {stop!r}, which is not a string", "stop")
+        if not stop:
+            raise InvalidRequest("stop holds an empty string, which would stop at once", "stop")
+        if len(stop) > MAX_STOP_CHARS:
+            message = f"stop holds a string of {len(stop)} characters, at most {MAX_STOP_CHARS}"
+            raise InvalidRequest(message, "stop")
+        check_text("stop", stop)
+
+
+def _check_token_ids(name: str, token_ids: tuple[int, ...]) -> None:
+    if len(token_ids) > MAX_STOPS:
+        raise InvalidRequest(f"{name} holds {len(token_ids)} ids, at most {MAX_STOPS}", name)
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise InvalidRequest(f"{name} holds {token_id!r}, which is not a token id", name)
+
+
+def _check_bias(pairs: tuple[tuple[int, float], ...]) -> None:
+    for token_id, bias in pairs:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            message = f"logit_bias names {token_id!r}, which is not a token id"
+            raise InvalidRequest(message, "logit_bias")
+        number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not number or not math.isfinite(bias) or abs(bias) > 100:
+            message = f"logit_bias of token {token_id} is {bias!r}, not within -100 and 100"
+            raise InvalidRequest(message, "logit_bias")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises InvalidRequest when `text` holds a lone surrogate, which is no character in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = (
+            f"{name} holds a lone surrogate (U+{ord(text[error.start]):04X} at character "
+            f"{error.start}), which no encoding of text allows; replace or remove it"
+        )
+        raise InvalidRequest(message, name) from None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log-probability (natural log) of one token, with the most probable ones in falling order."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
 
     token_id: int
     logprob: float
@@ -124,6 +241,8 @@ class TokenLogprob:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a request cost, in tokens and seconds."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
 
     prompt_tokens: int
     cached_tokens: int  # prompt tokens whose KV came from the radix tree
@@ -168,9 +287,33 @@ class GenerateResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """What one choice gained in a stream. `text` is whole characters; pieces join to the text.
+
+    `prompt` is the position of the prompt in the list given to `generate`. The last piece of a
+    choice has a `finish_reason`; the last piece of a prompt holds its `result` and may be empty.
+    """
+
+    rid: str
+    prompt: int
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    result: GenerateResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreResult:
     """Log-probabilities of given continuations of one prefix, one tuple a continuation."""
 
     rid: str
-    logprobs: tuple[tuple[float, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]  # natural log, one a token of the continuation
     usage: Usage = field(default_factory=lambda: Usage(0, 0, 0))
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """The log-probability of each continuation as a whole."""
+        return tuple(math.fsum(row) for row in self.logprobs)
