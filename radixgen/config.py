@@ -1,9 +1,17 @@
-"""Settings of a runtime: frozen, validated once, passed by part to those who need them."""
+"""Settings of a runtime: frozen, validated once, passed by part to those who need them.
 
-from dataclasses import dataclass, field
-from typing import Literal
+Callers name settings flat (`Runtime(model=..., page_size=16, policy="lpm")`); `from_settings` sorts
+them into their parts. A setting nobody declared is an error that names the nearest one.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from radixgen.errors import ConfigError
+from radixgen.types import WIRE, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
@@ -22,6 +30,7 @@ class ModelConfig:
     `model`: a directory, a .gguf file, a hub id, or "" for the embedded default.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
     model: str = ""
     revision: str | None = None
     dtype: Dtype = "auto"
@@ -42,6 +51,7 @@ class ModelConfig:
 class CacheConfig:
     """How many KV pages there are and which leave first."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
     page_size: int = 16  # tokens
     num_pages: int | None = None  # None: from `memory_fraction` of free memory
     memory_fraction: float = 0.3
@@ -59,6 +69,7 @@ class CacheConfig:
 class ScheduleConfig:
     """How many tokens a step computes and in which order requests enter."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
     policy: Policy = "fair"
     max_step_tokens: int = 512  # tokens computed in one step
     max_total_tokens: int | None = None  # KV tokens held by running requests; None: all pages
@@ -78,7 +89,62 @@ class ScheduleConfig:
 class RuntimeConfig:
     """Everything a runtime process needs to start. `check`: verify invariants after each step."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     check: bool = False
+
+
+# The flat name of a setting is its field's name, but for those that need their part to be clear.
+_PARTS: dict[str, type] = {"model": ModelConfig, "cache": CacheConfig, "schedule": ScheduleConfig}
+_FLAT = {("cache", "enabled"): "prefix_cache"}
+_ADAPTER = TypeAdapter(RuntimeConfig)
+
+
+def setting_names() -> dict[str, tuple[str, str]]:
+    """Flat name -> (part, field). The part of a setting of the runtime itself is ""."""
+    names = {
+        _FLAT.get((part, f.name), f.name): (part, f.name)
+        for part, cls in _PARTS.items()
+        for f in fields(cls)
+    }
+    return names | {"check": ("", "check")}
+
+
+def from_settings(**settings: Any) -> RuntimeConfig:
+    """A RuntimeConfig from flat settings. Raises ConfigError for a wrong name, type or value."""
+    names = setting_names()
+    nested: dict[str, Any] = {part: {} for part in _PARTS}
+    for name, value in settings.items():
+        if name not in names:
+            raise ConfigError(unknown_name("setting", name, names))
+        part, inner = names[name]
+        (nested[part] if part else nested)[inner] = value
+    try:  # strict types, as for what comes over the wire
+        return from_wire(to_json(nested, inf_nan_mode="constants"))
+    except PydanticSerializationError as error:
+        raise ConfigError(f"a setting is of a type that no setting has: {error}") from None
+
+
+def to_wire(config: RuntimeConfig) -> bytes:
+    """One line of JSON, for the runtime process to read."""
+    return to_json(config)
+
+
+def from_wire(line: bytes) -> RuntimeConfig:
+    """Raises ConfigError when the line is no configuration."""
+    try:
+        return _ADAPTER.validate_json(line)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    path = [str(part) for part in first["loc"]]
+    name = _FLAT.get((path[0], path[-1]), path[-1]) if path else "configuration"
+    return f"{name}={first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
