@@ -1,0 +1,178 @@
+"""Takes pages for sequences and gives them back. The only user of the cache and its pool.
+
+    page_ids   |-- tree: locked through `node` --|-- held: private --|
+               0                    num_tree_pages            len(page_ids)
+
+Knows sequences' pages; nothing of order, budgets of tokens, or sampling.
+"""
+
+from collections.abc import Sequence
+
+from radixgen.batch import PageCopy
+from radixgen.cache.node import Node
+from radixgen.cache.radix import Match, RadixCache
+from radixgen.schedule.request import SequenceState
+
+MIN_TAIL_TOKENS = 2  # fewer are computed sooner than copied
+
+
+class Memory:
+    """The pages of running sequences, at most `limit_pages` of them at any time."""
+
+    def __init__(self, cache: RadixCache, max_total_tokens: int | None) -> None:
+        self.cache = cache
+        self.page_size = cache.page_size
+        total = cache.pool.num_pages
+        if max_total_tokens is not None:
+            total = min(total, max(max_total_tokens // cache.page_size, 1))
+        self.limit_pages = total
+        self._pins: list[Node] = []
+
+    @property
+    def num_used(self) -> int:
+        """Pages that running sequences hold or lock."""
+        return self.cache.pool.num_held + self.cache.num_protected
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had now, by eviction where needed."""
+        return self.limit_pages - self.num_used
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def find(self, sequence: SequenceState) -> Match:
+        """What the tree, or a running sibling, has of a sequence's known tokens."""
+        return self.cache.match_prefix(
+            sequence.tokens, sequence.request.namespace, sequence.max_match
+        )
+
+    def unlocked_pages(self, match: Match) -> int:
+        """Pages of a match that can be evicted now and could not once it is locked."""
+        node, total, inside = match.node, 0, match.offset
+        while node is not None:
+            if not node.num_locks:
+                total += inside // self.page_size
+            node = node.parent
+            inside = node.num_tokens if node else 0
+        return total
+
+    def enter(self, sequence: SequenceState, match: Match) -> None:
+        """Lock a match and start the sequence's pages with it."""
+        assert sequence.node is None
+        sequence.node = self.cache.lock(match, sequence.request.hint)
+        sequence.page_ids = list(match.page_ids)
+        sequence.num_tree_pages = len(match.page_ids)
+        sequence.num_computed = match.num_tokens
+
+    def copy_tail(self, sequence: SequenceState, match: Match, spare: int) -> PageCopy | None:
+        """Take over the part of a page that continues the match, where pages allow it.
+
+        The source stays pinned until `unpin`. `spare`: pages that may be protected for it.
+        """
+        tail = match.tail
+        if tail is None or tail.num_tokens < MIN_TAIL_TOKENS:
+            return None
+        if not tail.node.num_locks and len(tail.node.page_ids) > spare:
+            return None
+        self.cache.lock_node(tail.node)
+        self._pins.append(tail.node)
+        return self._copy(sequence, tail.page_id, tail.num_tokens)
+
+    def fork(self, child: SequenceState, parent: SequenceState) -> PageCopy | None:
+        """Share the parent's whole pages and copy its partial one, up to the child's last known
+        token. The parent has computed that far and stays until the step is over."""
+        num_tokens = child.max_match
+        whole = num_tokens // self.page_size
+        assert parent.node is not None
+        match = self.cache.at_depth(parent.node, whole * self.page_size)
+        self.enter(child, match)
+        rest = num_tokens - match.num_tokens
+        return self._copy(child, parent.page_ids[whole], rest) if rest else None
+
+    def _copy(self, sequence: SequenceState, source: int, num_tokens: int) -> PageCopy:
+        (target,) = self._take(1)
+        sequence.page_ids.append(target)
+        sequence.num_computed += num_tokens
+        return PageCopy(source, target, num_tokens)
+
+    def unpin(self) -> None:
+        """The step that copies is over."""
+        for node in self._pins:
+            self.cache.unlock(node)
+        self._pins.clear()
+
+    def grow(self, sequence: SequenceState, num_tokens: int) -> int:
+        """Pages for up to `num_tokens` more tokens; returns for how many there are pages now."""
+        wanted = self.pages_for(sequence.num_computed + num_tokens) - len(sequence.page_ids)
+        if wanted > 0:
+            sequence.page_ids += self._take(min(wanted, max(self.num_available, 0)))
+        room = len(sequence.page_ids) * self.page_size - sequence.num_computed
+        return min(num_tokens, room)
+
+    def _take(self, num_pages: int) -> list[int]:
+        pool = self.cache.pool
+        if num_pages > pool.num_free:
+            self.cache.evict(num_pages - pool.num_free)
+        return pool.allocate(num_pages)
+
+    def commit(self, sequence: SequenceState) -> None:
+        """Put the whole computed pages into the tree, so that others find them."""
+        whole = min(sequence.num_computed, len(sequence.tokens)) // self.page_size
+        start = sequence.num_tree_pages
+        if whole <= start or sequence.node is None:
+            return
+        tokens = sequence.tokens[start * self.page_size : whole * self.page_size]
+        added = self.cache.insert(sequence.node, tokens, sequence.page_ids[start:whole])
+        sequence.node = added.node
+        sequence.page_ids[start:whole] = added.page_ids
+        sequence.num_tree_pages = whole
+        self.cache.pool.release(added.duplicates)
+
+    def leave(self, sequence: SequenceState, *, keep: bool, final: bool = False) -> None:
+        """Give up every page; with `keep`, what is computed stays in the tree as long as it may.
+
+        `final`: the sequence will not come back, so its hint speaks.
+        """
+        if sequence.node is None:
+            return
+        if keep:
+            self.commit(sequence)
+        self.cache.pool.release(sequence.page_ids[sequence.num_tree_pages :])
+        self.cache.unlock(sequence.node, sequence.request.hint if final else None)
+        sequence.node = None
+        sequence.page_ids = []
+        sequence.num_tree_pages = 0
+        sequence.num_computed = 0
+
+    def unshared_tokens(self, sequence: SequenceState) -> int:
+        """Computed tokens that no other running sequence protects: what a preemption may lose."""
+        node, shared = sequence.node, 0
+        while node is not None:
+            if node.num_locks > 1:
+                shared = node.end
+                break
+            node = node.parent
+        return sequence.num_computed - shared
+
+    def check(self, running: Sequence[SequenceState]) -> None:
+        """Raises AssertionError unless every held page has one owner and every lock a holder."""
+        held: set[int] = set()
+        locks: dict[str, int] = {}
+        for sequence in running:
+            node = sequence.node
+            assert node is not None, f"{sequence.request.rid} runs without a place in the tree"
+            private = sequence.page_ids[sequence.num_tree_pages :]
+            assert held.isdisjoint(private), f"{sequence.request.rid}: a page has two owners"
+            held.update(private)
+            assert node.end == sequence.num_tree_pages * self.page_size
+            path = self.cache.at_depth(node, node.end)
+            assert path.page_ids == sequence.page_ids[: sequence.num_tree_pages]
+            assert len(sequence.page_ids) >= self.pages_for(sequence.num_computed)
+            locks[node.namespace] = locks.get(node.namespace, 0) + 1
+        for node in self._pins:
+            locks[node.namespace] = locks.get(node.namespace, 0) + 1
+        assert len(held) == self.cache.pool.num_held, "held pages without an owner"
+        for root in self.cache.roots():
+            assert root.num_locks == locks.get(root.namespace, 0), "a lock without a holder"
+        assert self.num_used <= self.limit_pages, "more pages in use than allowed"

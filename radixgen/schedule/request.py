@@ -1,0 +1,191 @@
+"""A request and its sequences as the scheduler sees them: tokens known, tokens computed, pages.
+
+    tokens     |---------------- prompt ----------------|--- outputs ---|
+    computed   |------------------------------>                  (the rest catches up, step by step)
+    page_ids   |-- in the tree, locked --|-- held --|
+
+Only the scheduler writes these. Knows messages and pages' ids; no cache, no model, no sockets.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from radixgen.cache.node import Node
+from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished, ScoreOutput
+from radixgen.messages import ScoreRequest as ScoreMessage
+from radixgen.types import CacheHint, FinishReason, SamplingParams, TokenLogprob
+
+
+class GrammarMatcher(Protocol):
+    """The state of one sequence under its constraint."""
+
+    def accept_token(self, token_id: int) -> bool: ...
+    def fill_bitmask(self, bitmask: Any, row: int) -> None: ...
+    def rollback(self, num_tokens: int) -> None: ...
+    def is_terminated(self) -> bool: ...
+
+
+MatcherFactory = Callable[[], GrammarMatcher]
+StopWatch = Callable[[int], str | None]
+"""Takes each output token in turn; returns the stop string that is now complete, if one is."""
+StopFactory = Callable[[tuple[str, ...]], StopWatch]
+Propose = Callable[[Sequence[int], int], Sequence[int]]
+"""(known tokens, limit) -> at most `limit` guesses of what follows."""
+
+
+class Status(StrEnum):
+    """Where a sequence is. One that waits for its grammar is not looked at by the scheduler."""
+
+    WAITING_FOR_GRAMMAR = "waiting_for_grammar"
+    WAITING = "waiting"
+    HELD = "held"  # a twin computes the prefix it is about to need
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOutput:
+    """New tokens of one choice; `finish_reason` is set on its last."""
+
+    rid: str
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What was asked for, and when. Build it with `from_generate` or `from_score`.
+
+    `continuations` is set for scoring: sequence i is prompt_ids + continuations[i], and nothing is
+    sampled. `make_matcher` gives one matcher a sequence; with `waiting_for_grammar` it comes later,
+    through `Scheduler.grammar_ready`.
+    """
+
+    rid: str
+    prompt_ids: "array[int]"
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    namespace: str = ""
+    client: str = ""
+    hint: CacheHint | None = None
+    continuations: "tuple[array[int], ...] | None" = None
+    waiting_for_grammar: bool = False
+    make_matcher: MatcherFactory | None = None
+    propose: Propose | None = None
+
+    # the scheduler's
+    order: int = 0  # of arrival
+    arrival: float = 0.0  # seconds on the scheduler's clock, like those below
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seed: int = 0
+    forked: bool = False
+    sequences: "list[SequenceState]" = field(default_factory=list)
+    open_choices: set[int] = field(default_factory=set)  # without a finish reason, or not begun
+
+    @classmethod
+    def from_generate(cls, message: GenerateRequest, prompt_ids: Sequence[int]) -> "Request":
+        return cls(
+            message.rid,
+            array("i", prompt_ids),
+            message.sampling,
+            message.priority,
+            message.namespace,
+            message.client,
+            message.hint,
+            waiting_for_grammar=message.grammar is not None,
+        )
+
+    @classmethod
+    def from_score(cls, message: ScoreMessage, token_ids: Sequence[int]) -> "Request":
+        """`token_ids`: the prefix and then the continuations, as in the message's ids frame."""
+        ids = array("i", token_ids)
+        start, continuations = message.num_prefix_tokens, []
+        for length in message.lengths:
+            continuations.append(ids[start : start + length])
+            start += length
+        return cls(
+            message.rid,
+            ids[: message.num_prefix_tokens],
+            SamplingParams(n=1),
+            message.priority,
+            message.namespace,
+            message.client,
+            message.hint,
+            continuations=tuple(continuations),
+        )
+
+    @property
+    def num_choices(self) -> int:
+        return self.sampling.n if self.continuations is None else len(self.continuations)
+
+
+@dataclass(slots=True, eq=False)
+class SequenceState:
+    """One choice of a request: what is known of it, and how much of that is computed."""
+
+    request: Request
+    index: int
+    tokens: "array[int]"  # known
+    num_given: int  # of them, not sampled by us
+    seed: int
+    matcher: GrammarMatcher | None = None
+    stop_watch: StopWatch | None = None
+    status: Status = Status.WAITING
+    outputs: "array[int]" = field(default_factory=lambda: array("i"))
+    given_logprobs: list[TokenLogprob] = field(default_factory=list)
+    given_from: int | None = None  # first position whose log-probability is wanted
+
+    # pages
+    num_computed: int = 0
+    page_ids: list[int] = field(default_factory=list)
+    num_tree_pages: int = 0  # the first of page_ids, owned by the tree and locked through `node`
+    node: Node | None = None
+
+    # the queue's
+    num_preemptions: int = 0
+    matched: int = 0  # tokens believed to be in the tree
+    ticket: int = 0  # names the one entry of a queue that is still true
+
+    @property
+    def is_scored(self) -> bool:
+        return self.request.continuations is not None
+
+    @property
+    def num_known(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_left(self) -> int:
+        """Known tokens still to be computed. A scored sequence's last token predicts nothing."""
+        return len(self.tokens) - self.num_computed - self.is_scored
+
+    @property
+    def is_decoding(self) -> bool:
+        return len(self.outputs) > 0 and self.num_left == 1
+
+    @property
+    def next_given(self) -> int | None:
+        """The first position whose wanted log-probability has not come yet."""
+        if self.given_from is None:
+            return None
+        position = self.given_from + len(self.given_logprobs)
+        return position if position < self.num_given else None
+
+    @property
+    def max_match(self) -> int:
+        """The last known token is computed again, since its logits are not kept; so is whatever
+        a wanted log-probability needs."""
+        wanted = self.next_given
+        return min(len(self.tokens), len(self.tokens) if wanted is None else wanted) - 1

@@ -1,0 +1,422 @@
+"""Decides what each step computes. The one writer of requests; knows no tensors and no sockets.
+
+One rule: a sequence has known tokens and computed tokens, and a step hands out a budget of tokens
+so that the second catch up with the first. Chunked prefill, prefix hits, drafts, forks and return
+after preemption are all this rule. A step is filled in this order:
+
+    1. every decoding sequence: one token, more with drafts       never stalled by a prefill
+    2. unfinished prefills, oldest first: what is left of the budget
+    3. waiting sequences, in the policy's order, while budget and pages last
+
+`schedule` plans a step, the runner computes it, `update` takes in what came of it. Every request
+gets exactly one terminal event, whatever happens.
+"""
+
+import random
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+from radixgen.batch import RowResult, ScheduledBatch, StepResult
+from radixgen.cache.radix import RadixCache
+from radixgen.cache.verify import check_cache
+from radixgen.config import ScheduleConfig
+from radixgen.errors import InvalidRequest, RadixgenError, RequestAborted
+from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput
+from radixgen.schedule.admission import Admission
+from radixgen.schedule.memory import Memory
+from radixgen.schedule.outputs import StopRules, Taken
+from radixgen.schedule.planner import Planner
+from radixgen.schedule.request import (
+    Event,
+    MatcherFactory,
+    Request,
+    SequenceOutput,
+    SequenceState,
+    Status,
+    StopFactory,
+)
+from radixgen.schedule.step import MaskRequest, PlannedRow, Step
+from radixgen.types import FinishReason, Usage
+
+_SEEDS = 2**64
+_COUNTERS = (
+    "steps",
+    "computed_tokens",
+    "generated_tokens",
+    "accepted_drafts",
+    "copied_pages",
+    "finished_requests",
+    "failed_requests",
+    "aborted_requests",
+)
+
+
+class Scheduler:
+    """Requests in, batches out, results in, events out.
+
+    `cache`: the scheduler's alone from now on. `max_context`: tokens a sequence may have.
+    `stop_factory` makes the watcher of a request's stop strings. `clock`: seconds. `check`: verify
+    every invariant after each step.
+    """
+
+    def __init__(
+        self,
+        config: ScheduleConfig,
+        cache: RadixCache,
+        *,
+        max_context: int,
+        vocab_size: int,
+        end_token_ids: Sequence[int] = (),
+        stop_factory: StopFactory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        check: bool = False,
+    ) -> None:
+        self.config = config
+        self.cache = cache
+        self.memory = Memory(cache, config.max_total_tokens)
+        self.max_known = min(max_context, self.memory.limit_pages * cache.page_size)
+        self.rules = StopRules(end_token_ids, self.max_known)
+        self.admission = Admission(config, vocab_size, self.max_known, stop_factory)
+        self.planner = Planner(config, self.memory, self.rules)
+        self.requests: dict[str, Request] = {}
+        self.masks: Sequence[MaskRequest] = ()  # of the step that `schedule` returned last
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._check = check
+        self._num_added = 0
+        self._step: Step | None = None
+        self._outbox: list[Event] = []
+        self._seconds = 0.0  # that a request takes, smoothed
+        self._counts = dict.fromkeys(_COUNTERS, 0.0)
+
+    # ---- requests ----
+
+    @property
+    def has_work(self) -> bool:
+        """A step or an event is due. Requests that only wait for their grammar are no work."""
+        return bool(self._outbox) or self.planner.has_work
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests of which nothing has been computed."""
+        return len(self.requests) - len(self.planner.started)
+
+    def add(self, request: Request) -> None:
+        """Take in a request. Raises InvalidRequest, PromptTooLong or Overloaded, and then has kept
+        nothing of it."""
+        if request.rid in self.requests:
+            raise InvalidRequest(f"a request with the id {request.rid!r} is already open", "rid")
+        self.admission.check(request, self.num_waiting, self._retry_after())
+        sampling = request.sampling
+        request.arrival, request.order = self._clock(), self._num_added
+        request.seed = self._rng.getrandbits(64) if sampling.seed is None else sampling.seed
+        request.open_choices = set(range(request.num_choices))
+        sequence = self._begin(request, 0)
+        self._num_added += 1
+        self.requests[request.rid] = request
+        if request.waiting_for_grammar:
+            sequence.status = Status.WAITING_FOR_GRAMMAR
+        else:
+            self.planner.wait(sequence)
+
+    def grammar_ready(self, rid: str, make_matcher: MatcherFactory) -> None:
+        """The constraint of a waiting request is compiled. One that is gone is passed over."""
+        request = self.requests.get(rid)
+        if request is None or not request.waiting_for_grammar:
+            return
+        request.waiting_for_grammar = False
+        request.make_matcher = make_matcher
+        try:
+            request.sequences[0].matcher = make_matcher()
+        except Exception as error:
+            self._fail(request, error)
+        else:
+            self.planner.wait(request.sequences[0])
+
+    def abort(self, rid: str) -> list[Event]:
+        """Cancel a request: its open choices end with ABORT. An unknown id changes nothing."""
+        request = self.requests.get(rid)
+        if request is None:
+            return self.take_events()
+        if request.continuations is not None:
+            self._fail(request, RequestAborted(f"request {rid!r} was cancelled"))
+            return self.take_events()
+        for index in sorted(request.open_choices):
+            self._outbox.append(SequenceOutput(rid, index, (), (), FinishReason.ABORT))
+        self._counts["aborted_requests"] += 1
+        self._close(request, self._finished(request))
+        return self.take_events()
+
+    def fail(self, rid: str, error: Exception) -> list[Event]:
+        """End a request with an error. An unknown id changes nothing."""
+        request = self.requests.get(rid)
+        if request is not None:
+            self._fail(request, error)
+        return self.take_events()
+
+    def fail_all(self, error: Exception) -> list[Event]:
+        """End every request; a step under way is given up."""
+        self._give_up_step()
+        for request in list(self.requests.values()):
+            self._fail(request, error)
+        return self.take_events()
+
+    def fail_step(self, error: Exception) -> list[Event]:
+        """The step under way raised: end the requests in it, and only those."""
+        step = self._give_up_step()
+        for sequence in step.rows if step else ():
+            if sequence.request.rid in self.requests:
+                self._fail(sequence.request, error)
+        return self.take_events()
+
+    def flush_cache(self) -> int:
+        """Forget every prefix that no running request uses; returns the pages freed."""
+        return self.cache.clear()
+
+    def take_events(self) -> list[Event]:
+        """Events that are due and were not returned yet."""
+        events, self._outbox = self._outbox, []
+        return events
+
+    # ---- steps ----
+
+    def schedule(self) -> ScheduledBatch | None:
+        """The next step, or None when there is nothing to compute. `masks` tells which rows of the
+        step's bitmask belong to which matcher."""
+        if self._step is not None:
+            raise RuntimeError("the last step is not over: call update, fail_step or fail_all")
+        step = self.planner.plan(self._clock())
+        for sequence, error in self.planner.take_failed():
+            for sibling in sequence.request.sequences:
+                step.drop(sibling)
+            if sequence.request.rid in self.requests:
+                self._fail(sequence.request, error)
+        if not step.rows:
+            self.memory.unpin()
+            return None
+        self._step = step
+        batch, self.masks = step.batch(self.cache.page_size)
+        self._counts["steps"] += 1
+        self._counts["computed_tokens"] += batch.num_tokens
+        self._counts["copied_pages"] += len(batch.copies)
+        return batch
+
+    def update(self, batch: ScheduledBatch, result: StepResult) -> list[Event]:
+        """Take in what a step computed; returns the events due, terminal ones included."""
+        step = self._give_up_step()
+        if step is None:
+            raise RuntimeError("no step is under way: call schedule first")
+        if len(result.rows) != len(step.rows):
+            error = RadixgenError(f"{len(result.rows)} results for {len(step.rows)} rows")
+            self._step = step
+            return self.fail_step(error)
+        for planned, row in zip(list(step.rows.values()), result.rows, strict=True):
+            self._take_row(planned, row)
+        if self._check:
+            self.check()
+        return self.take_events()
+
+    def check(self) -> None:
+        """Raises AssertionError unless tree, pool, pages, locks and places all agree."""
+        check_cache(self.cache)
+        self.planner.check()
+        open_sequences = {
+            seq
+            for request in self.requests.values()
+            for seq in request.sequences
+            if seq.status is not Status.FINISHED
+        }
+        assert set(self.planner.running) <= open_sequences, "a finished sequence still runs"
+        for request in self.requests.values():
+            assert request.open_choices, f"{request.rid} is open without an open choice"
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start and gauges of now."""
+        pool = self.cache.pool
+        return {
+            **self._counts,
+            **self.planner.counters,
+            "running_sequences": len(self.planner.running),
+            "waiting_requests": self.num_waiting,
+            "open_requests": len(self.requests),
+            "total_pages": pool.num_pages,
+            "free_pages": pool.num_free,
+            "held_pages": pool.num_held,
+            "tree_pages": pool.num_tree,
+            "protected_pages": self.cache.num_protected,
+            "evicted_pages": self.cache.num_evicted,
+        }
+
+    def _give_up_step(self) -> Step | None:
+        """The device is done with the step under way: what it used may change again."""
+        step, self._step = self._step, None
+        self.masks = ()
+        self.memory.unpin()
+        for sequence in step.rows if step else ():
+            if sequence.status is Status.FINISHED and sequence.node is not None:
+                self.planner.stop(sequence, keep=False, final=True)
+        return step
+
+    def _take_row(self, planned: PlannedRow, row: RowResult) -> None:
+        """One row's result; whatever goes wrong with it is its request's own error."""
+        sequence = planned.sequence
+        if sequence.status is not Status.RUNNING:
+            return
+        try:
+            self._advance(planned, row)
+        except Exception as error:
+            if sequence.request.rid not in self.requests:
+                raise
+            self._fail(sequence.request, error)
+
+    def _advance(self, planned: PlannedRow, row: RowResult) -> None:
+        sequence = planned.sequence
+        _check_row(planned, row)
+        prefilled = not sequence.is_decoding
+        sequence.given_logprobs += row.given_logprobs
+        sequence.num_computed += planned.num_tokens
+        taken = Taken(0)
+        if planned.samples:
+            sequence.num_computed += len(row.token_ids) - 1
+            taken = self._take_tokens(sequence, row)
+        elif sequence.num_left == 0:
+            taken = Taken(0, FinishReason.LENGTH)
+        if prefilled:
+            self.memory.commit(sequence)
+            self.planner.progressed(sequence)
+            self._fork(sequence.request)
+        if taken.num_tokens or taken.finish_reason:
+            self._report(sequence, row, taken)
+        if taken.finish_reason:
+            self._finish(sequence)
+
+    def _take_tokens(self, sequence: SequenceState, row: RowResult) -> Taken:
+        taken = self.rules.take(sequence, row.token_ids)
+        sequence.num_computed = min(sequence.num_computed, sequence.num_known)
+        request = sequence.request
+        request.completion_tokens += taken.num_tokens
+        self._counts["generated_tokens"] += taken.num_tokens
+        self._counts["accepted_drafts"] += len(row.token_ids) - 1
+        if request.first_token is None:
+            request.first_token = self._clock()
+        return taken
+
+    def _report(self, sequence: SequenceState, row: RowResult, taken: Taken) -> None:
+        if sequence.is_scored:
+            return
+        count = taken.num_tokens
+        self._outbox.append(
+            SequenceOutput(
+                sequence.request.rid,
+                sequence.index,
+                tuple(row.token_ids[:count]),
+                tuple(row.logprobs[:count]),
+                taken.finish_reason,
+                taken.stop_reason,
+            )
+        )
+
+    # ---- beginnings and ends ----
+
+    def _begin(self, request: Request, index: int) -> SequenceState:
+        """A choice's sequence, with a matcher and a stop watch of its own."""
+        tokens, given_from = array("i", request.prompt_ids), None
+        if request.continuations is not None:
+            given_from = len(tokens)
+            tokens += request.continuations[index]
+        elif request.sampling.prompt_logprobs is not None and index == 0 and len(tokens) > 1:
+            given_from = 1
+        sequence = SequenceState(
+            request, index, tokens, len(tokens), (request.seed + index) % _SEEDS
+        )
+        sequence.given_from = given_from
+        if request.make_matcher is not None:
+            sequence.matcher = request.make_matcher()
+        if request.sampling.stop and self.admission.stop_factory is not None:
+            sequence.stop_watch = self.admission.stop_factory(request.sampling.stop)
+        request.sequences.append(sequence)
+        return sequence
+
+    def _fork(self, request: Request) -> None:
+        """The first choice has computed the prompt: the others can share its pages."""
+        first = request.sequences[0]
+        if request.forked or first.num_computed < len(request.prompt_ids) - 1:
+            return
+        request.forked = True
+        for index in range(1, request.num_choices):
+            self.planner.forks.append(self._begin(request, index))
+
+    def _finish(self, sequence: SequenceState) -> None:
+        request = sequence.request
+        sequence.status = Status.FINISHED
+        request.open_choices.discard(sequence.index)
+        self.planner.finish(sequence)
+        if request.open_choices:
+            return
+        self._counts["finished_requests"] += 1
+        if request.continuations is None:
+            self._close(request, self._finished(request))
+        else:
+            scores = tuple(
+                tuple(token.logprob for token in seq.given_logprobs) for seq in request.sequences
+            )
+            self._close(request, ScoreOutput(request.rid, scores, self._usage(request)))
+
+    def _finished(self, request: Request) -> RequestFinished:
+        given = request.sequences[0].given_logprobs if request.sequences else []
+        wanted = request.sampling.prompt_logprobs is not None
+        return RequestFinished(request.rid, self._usage(request), (None, *given) if wanted else ())
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        code = error.code if isinstance(error, RadixgenError) else RadixgenError.code
+        message = str(error) or type(error).__name__
+        self._counts["failed_requests"] += 1
+        self._close(request, RequestFailed(request.rid, code, message), keep=False)
+
+    def _close(self, request: Request, event: Event, *, keep: bool = True) -> None:
+        """The request's one terminal event; its pages go, once no step uses them."""
+        del self.requests[request.rid]
+        self.planner.started.discard(request)
+        for sequence in request.sequences:
+            old, sequence.status = sequence.status, Status.FINISHED
+            if sequence.node is None:
+                self.planner.remove(sequence, old)
+            elif self._step is None or sequence not in self._step.rows:
+                self.planner.stop(sequence, keep=keep, final=True)
+        self._seconds += 0.1 * (self._clock() - request.arrival - self._seconds)
+        self._outbox.append(event)
+
+    def _usage(self, request: Request) -> Usage:
+        now, arrival = self._clock(), request.arrival
+        scheduled = now if request.first_scheduled is None else request.first_scheduled
+        first = now if request.first_token is None else request.first_token
+        scored = sum(len(ids) for ids in request.continuations or ())
+        return Usage(
+            prompt_tokens=len(request.prompt_ids) + scored,
+            cached_tokens=request.cached_tokens,
+            completion_tokens=request.completion_tokens,
+            queue_seconds=scheduled - arrival,
+            first_token_seconds=first - arrival,
+            total_seconds=now - arrival,
+        )
+
+    def _retry_after(self) -> float:
+        """Seconds that a request takes of late, from arrival to end."""
+        return min(max(self._seconds, 1.0), 60.0)
+
+
+def _check_row(planned: PlannedRow, row: RowResult) -> None:
+    """Raises RadixgenError when a row failed or does not answer what it was asked."""
+    if row.error is not None:
+        raise RadixgenError(row.error)
+    if planned.samples and not 1 <= len(row.token_ids) <= 1 + len(planned.drafts):
+        raise RadixgenError(
+            f"the step drew {len(row.token_ids)} tokens, not 1 to {1 + len(planned.drafts)}"
+        )
+    if len(row.given_logprobs) != planned.num_given:
+        raise RadixgenError(
+            f"the step gave {len(row.given_logprobs)} log-probabilities of given tokens, "
+            f"not {planned.num_given}"
+        )

@@ -1,0 +1,117 @@
+"""One step while it is planned: which sequence computes how much, and the batch that says so."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from radixgen.batch import PageCopy, ScheduledBatch, ScheduledRow
+from radixgen.schedule.request import GrammarMatcher, SequenceState
+
+
+@dataclass(slots=True)
+class PlannedRow:
+    """`num_tokens` known tokens from the first that is not computed, and then `drafts`."""
+
+    sequence: SequenceState
+    num_tokens: int
+    drafts: list[int] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def samples(self) -> bool:
+        sequence = self.sequence
+        return (
+            not sequence.is_scored
+            and sequence.request.sampling.max_tokens != 0
+            and self.start + self.num_tokens == sequence.num_known
+        )
+
+    @property
+    def num_given(self) -> int:
+        """Log-probabilities of given tokens that this row is to bring."""
+        wanted = self.sequence.next_given
+        if wanted is None:
+            return 0
+        last = min(self.start + self.num_tokens, self.sequence.num_given - 1)
+        return max(last - max(wanted, self.start + 1) + 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRequest:
+    """Rows `row` .. `row + len(drafts)` of the bitmask are the matcher's, one after each draft."""
+
+    rid: str
+    matcher: GrammarMatcher
+    row: int
+    drafts: tuple[int, ...] = ()
+
+
+class Step:
+    """Rows and copies of a step, and the tokens left of its budget."""
+
+    __slots__ = ("copies", "entered", "left", "preempted", "rows")
+
+    def __init__(self, max_tokens: int) -> None:
+        self.left = max_tokens
+        self.rows: dict[SequenceState, PlannedRow] = {}
+        self.copies: list[PageCopy] = []
+        self.entered: set[SequenceState] = set()
+        self.preempted = False  # for want of pages: nobody new enters
+
+    def add(self, sequence: SequenceState, num_tokens: int) -> None:
+        self.rows[sequence] = PlannedRow(sequence, num_tokens, start=sequence.num_computed)
+        self.left -= num_tokens
+
+    def add_drafts(self, sequence: SequenceState, drafts: list[int]) -> None:
+        self.rows[sequence].drafts = drafts
+        self.left -= len(drafts)
+
+    def drop(self, sequence: SequenceState) -> None:
+        row = self.rows.pop(sequence, None)
+        if row is not None:
+            self.left += row.num_tokens + len(row.drafts)
+
+    def batch(self, page_size: int) -> tuple[ScheduledBatch, list[MaskRequest]]:
+        """What the runner reads, and which rows of the bitmask are whose."""
+        rows: list[ScheduledRow] = []
+        masks: list[MaskRequest] = []
+        mask_row = 0
+        for planned in self.rows.values():
+            matcher = planned.sequence.matcher if planned.samples else None
+            rows.append(_row(planned, page_size, None if matcher is None else mask_row))
+            if matcher is not None:
+                rid = planned.sequence.request.rid
+                masks.append(MaskRequest(rid, matcher, mask_row, tuple(planned.drafts)))
+                mask_row += 1 + len(planned.drafts)
+        return ScheduledBatch(rows, list(self.copies)), masks
+
+
+def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> ScheduledRow:
+    sequence, start = planned.sequence, planned.start
+    request = sequence.request
+    end = start + planned.num_tokens
+    num_pages = -(-(end + len(planned.drafts)) // page_size)
+    scores = planned.num_given > 0
+    follows = scores and end < sequence.num_given
+    sampling = request.sampling
+    return ScheduledRow(
+        rid=request.rid,
+        index=sequence.index,
+        token_ids=[*sequence.tokens[start:end], *planned.drafts],
+        start=start,
+        page_ids=sequence.page_ids[:num_pages],
+        sample=planned.samples,
+        sampling=sampling,
+        seed=sequence.seed,
+        prompt_ids=request.prompt_ids,
+        output_ids=sequence.outputs,
+        num_drafts=len(planned.drafts),
+        mask_row=mask_row,
+        logprobs_from=sequence.next_given if scores else None,
+        num_top_logprobs=(sampling.prompt_logprobs or 0) if scores else 0,
+        next_id=sequence.tokens[end] if follows else None,
+    )
+
+
+def total_pages_missing(sequences: Iterable[SequenceState], page_size: int) -> int:
+    """Pages that the known tokens of these sequences still need."""
+    return sum(max(-(-seq.num_known // page_size) - len(seq.page_ids), 0) for seq in sequences)
