@@ -127,12 +127,21 @@ class Repeat(Expr):
 
 
 class Rule:
-    """A lazy reference. Compared by identity; a grammar keeps one Rule a key (see `RuleSet`)."""
+    """A lazy reference. Compared by identity; a grammar keeps one Rule a key (see `RuleSet`).
 
-    __slots__ = ("_body", "_expand", "key")
+    `productive` says whether any string is derivable: a front end that knows states it, and so
+    spares the expansion that would find out; None leaves it to `productive.py`. A wrong True leads
+    a request into a dead end, so a front end says it only of what it has proven.
+    """
 
-    def __init__(self, key: Hashable, expand: Callable[[], "Node"]) -> None:
+    __slots__ = ("_body", "_expand", "key", "normal", "productive")
+
+    def __init__(
+        self, key: Hashable, expand: Callable[[], "Node"], productive: bool | None = None
+    ) -> None:
         self.key = key
+        self.productive = productive
+        self.normal: Node | None = None  # the body as the automaton runs it, see normal_form.py
         self._expand: Callable[[], Node] | None = expand
         self._body: Node | None = None
 
@@ -161,11 +170,13 @@ class RuleSet:
     def __init__(self) -> None:
         self._rules: dict[Hashable, Rule] = {}
 
-    def rule(self, key: Hashable, expand: Callable[[], Node]) -> Rule:
-        """The rule of that key; `expand` is used only if the key is new."""
+    def rule(
+        self, key: Hashable, expand: Callable[[], Node], productive: bool | None = None
+    ) -> Rule:
+        """The rule of that key; `expand` and `productive` are used only if the key is new."""
         found = self._rules.get(key)
         if found is None:
-            found = self._rules[key] = Rule(key, expand)
+            found = self._rules[key] = Rule(key, expand, productive)
         return found
 
     def __len__(self) -> int:
@@ -210,6 +221,7 @@ def text(value: str) -> Node:
 def concat(*items: Node) -> Node:
     """Items one after the other: flattened, epsilons dropped, neighbouring literals joined."""
     flat: list[Node] = []
+    part: Node
     for item in items:
         for part in _parts(item, Concat):
             if part is EMPTY:
@@ -242,8 +254,7 @@ def union(*items: Node) -> Node:
         seen[Bytes(mask)] = None
     if ranges:
         seen[chars(ranges)] = None
-    parts = tuple(seen)
-    return parts[0] if len(parts) == 1 else Union(*parts)
+    return next(iter(seen)) if len(seen) == 1 else Union(*seen)
 
 
 def repeat(item: Node, low: int, high: int | None) -> Node:
@@ -272,15 +283,69 @@ def optional(item: Node) -> Node:
 def conj(*items: Expr) -> Expr:
     """All items at once; no items: every string, as `Not(EMPTY)`."""
     parts: dict[Expr, None] = {}
+    part: Expr
     for item in items:
         for part in _parts(item, And):
             if part is EMPTY:
                 return EMPTY
             if part is not EVERYTHING:
                 parts[part] = None
-    if not parts:
-        return EVERYTHING
-    return next(iter(parts)) if len(parts) == 1 else And(*sorted(parts, key=id))
+    merged = _meet_repeats(parts)
+    if len(merged) > 1:
+        return And(*sorted(merged, key=id))
+    return merged[0] if merged else EVERYTHING
+
+
+def _meet_repeats(parts: Iterable[Expr]) -> list[Expr]:
+    """Repeats of one symbol meet in one: both count symbols, so bounds and sets intersect."""
+    rest: list[Expr] = []
+    met: Expr | None = None
+    for part in parts:
+        if not (isinstance(part, Repeat) and isinstance(part.item, Bytes | Chars)):
+            rest.append(part)
+        elif met is None:
+            met = part
+        else:
+            both = _meet(met, part)
+            if both is None:  # a byte beside a code point: not one alphabet
+                rest.append(part)
+            else:
+                met = both
+    if met is EMPTY or EMPTY in rest:
+        return [EMPTY]
+    return rest if met is None else [*rest, met]
+
+
+def _meet(one: Expr, other: Expr) -> Expr | None:
+    """The intersection of two repeats of symbols, None where one counts bytes, the other texts."""
+    if not (isinstance(one, Repeat) and isinstance(other, Repeat)):
+        return EMPTY
+    low = max(one.low, other.low)
+    highs = [h for h in (one.high, other.high) if h is not None]
+    a, b = one.item, other.item
+    if isinstance(a, Bytes) and isinstance(b, Bytes):
+        item: Expr = Bytes(a.mask & b.mask) if a.mask & b.mask else EMPTY
+    elif isinstance(a, Chars) and isinstance(b, Chars):
+        item = chars(_common(a.ranges, b.ranges))
+    else:
+        return None
+    both = repeat(item, low, min(highs) if highs else None)
+    return both if isinstance(both, Expr) else None
+
+
+def _common(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
+    """The ranges that both hold; both are sorted."""
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if low <= high:
+            found.append((low, high))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
 
 
 def complement(item: Expr) -> Expr:
