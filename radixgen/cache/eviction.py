@@ -31,7 +31,7 @@ def _cost(node: Node, floor: float) -> Key:
     """GreedyDual-Size-Frequency (Cherkasova 1998): `floor` rises to the value of what was evicted,
     so that old value decays. A page's value is its uses times its cost, which grows with depth."""
     uses = node.hits + node.credit / FORK_CREDIT
-    return (floor + uses * (1.0 + node.start / _FAR), node.last_access)
+    return (floor + uses * (1.0 + node.end / _FAR), node.last_access)
 
 
 _KEYS: Final[dict[Eviction, Callable[[Node, float], Key]]] = {
