@@ -6,7 +6,10 @@ A malformed value is an error, never ignored. The README's table is tested to eq
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from radixgen.errors import ConfigError
 
@@ -68,3 +71,14 @@ def read(name: str) -> Any:
         return variable.parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}={text!r} is not valid: expected {error}") from None
+
+
+def cache_folder() -> Path:
+    """The folder for fetched models, prepared tokenizers and built kernels; may not exist yet."""
+    chosen = Path(read("RADIXGEN_CACHE") or platformdirs.user_cache_dir("radixgen"))
+    return chosen.expanduser().absolute()
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """The environment for a child process: this one's with some variables set."""
+    return {**os.environ, **changes}
