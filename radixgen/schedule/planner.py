@@ -37,7 +37,7 @@ class Planner:
         self.started: set[Request] = set()  # open requests that have entered
         self._lingering: list[SequenceState] = []  # finished, their pages awaited by their forks
         self._failed: list[tuple[SequenceState, Exception]] = []
-        self._improved: deque[SequenceState] = deque()  # to get a better place in the queue
+        self._improved: dict[SequenceState, None] = {}  # to get a better place in the queue
         self._holds_twins = self.queue.holds_twins and memory.cache.can_match
 
     # ---- waiting ----
@@ -63,6 +63,7 @@ class Planner:
             if sequence in self.forks:
                 self.forks.remove(sequence)
             self.queue.discard(sequence)
+        self._improved.pop(sequence, None)
         self._improve(self.marks.withdraw(sequence))
 
     def stop(self, sequence: SequenceState, *, keep: bool, final: bool) -> None:
@@ -108,7 +109,7 @@ class Planner:
         for sequence, depth in depths.items():
             if sequence.status is Status.WAITING:
                 sequence.matched = max(sequence.matched, min(depth, sequence.max_match))
-                self._improved.append(sequence)
+                self._improved[sequence] = None
 
     # ---- one step ----
 
@@ -202,9 +203,9 @@ class Planner:
     def _replace(self) -> None:
         """Give better places to those whose prefix came into the tree, some in each step."""
         for _ in range(min(len(self._improved), MAX_LOOKS)):
-            sequence = self._improved.popleft()
-            if sequence.status is Status.WAITING:
-                self.queue.push(sequence)
+            sequence = next(iter(self._improved))
+            del self._improved[sequence]
+            self.queue.push(sequence)
 
     def _admit(self, step: Step, now: float) -> None:
         if step.preempted:
@@ -235,6 +236,7 @@ class Planner:
                 sequence.matched = match.num_tokens
                 self.counters["held_twins"] += 1
                 self.queue.discard(sequence)
+                self._improved.pop(sequence, None)
                 self.marks.hold(sequence)
             else:
                 yield sequence, match
@@ -281,6 +283,7 @@ class Planner:
             self.forks.popleft()
         else:
             self.queue.discard(sequence)
+            self._improved.pop(sequence, None)
         if match is None:
             copy = self.memory.fork(sequence, sequence.request.sequences[0])
         else:

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from helpers import ids
+from scheduling import ids
 
 from radixgen.cache.eviction import EvictionHeap
 from radixgen.cache.node import Node

@@ -1,7 +1,7 @@
 """The radix tree: matching, splitting, growing, sharing tails, locks, namespaces."""
 
 import pytest
-from helpers import ids
+from scheduling import ids
 
 from radixgen.cache.node import Node
 from radixgen.cache.pages import PagePool

@@ -1,0 +1,269 @@
+"""A scheduler, a model of hashes to drive it with, and what to expect of them."""
+
+import hashlib
+import random
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult
+from radixgen.cache.pages import PagePool
+from radixgen.cache.radix import RadixCache
+from radixgen.config import ScheduleConfig
+from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput, ScoreRequest
+from radixgen.schedule.request import Event, Request, SequenceOutput
+from radixgen.schedule.scheduler import Scheduler
+from radixgen.types import SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    import torch
+
+    from radixgen.model.decoder import Decoder
+
+# ---- a model of hashes, for driving the scheduler ----
+
+
+def _digest(*values: int) -> int:
+    data = struct.pack(f"<{len(values)}q", *values)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
+
+
+class HashModel:
+    """Stands where the model runner does: its "KV" of a position depends on every token before it,
+    and the next token on every KV it finds in the sequence's pages. One page wrong, stale or
+    overwritten, and the output differs from `expect_tokens`."""
+
+    def __init__(self, page_size: int, vocab_size: int) -> None:
+        self.page_size = page_size
+        self.vocab_size = vocab_size
+        self.kv: dict[tuple[int, int], int] = {}
+
+    def run(self, batch: ScheduledBatch) -> StepResult:
+        for copy in batch.copies:
+            assert 0 < copy.num_tokens < self.page_size
+            for slot in range(copy.num_tokens):
+                self.kv[copy.target, slot] = self.kv[copy.source, slot]
+        written: set[int] = set()
+        for row in batch.rows:
+            mine = self._write(row)
+            assert written.isdisjoint(mine), "two rows write one page"
+            written |= mine
+        return StepResult([self._answer(row) for row in batch.rows])
+
+    def _slot(self, row: ScheduledRow, position: int) -> tuple[int, int]:
+        return row.page_ids[position // self.page_size], position % self.page_size
+
+    def _write(self, row: ScheduledRow) -> set[int]:
+        assert row.token_ids, "an empty row"
+        end = row.start + len(row.token_ids)
+        assert len(row.page_ids) == -(-end // self.page_size)
+        before = self.kv[self._slot(row, row.start - 1)] if row.start else 0
+        for position, token in enumerate(row.token_ids, start=row.start):
+            before = self.kv[self._slot(row, position)] = _digest(before, token)
+        return {row.page_ids[p // self.page_size] for p in range(row.start, end)}
+
+    def _answer(self, row: ScheduledRow) -> RowResult:
+        end = row.start + len(row.token_ids)
+        kv = [self.kv[self._slot(row, position)] for position in range(end)]
+        tokens: list[int] = []
+        if row.sample:
+            first = end - row.num_drafts
+            for known in range(first, end + 1):
+                tokens.append(_digest(*kv[:known], row.seed) % self.vocab_size)
+                if known < end and tokens[-1] != row.token_ids[known - row.start]:
+                    break
+        return RowResult(tokens, given_logprobs=self._given(row, kv, end))
+
+    def _given(self, row: ScheduledRow, kv: list[int], end: int) -> list[TokenLogprob]:
+        if row.logprobs_from is None:
+            return []
+        positions = range(max(row.logprobs_from, row.start + 1), end)
+        pairs = [(p, row.token_ids[p - row.start]) for p in positions]
+        if row.next_id is not None:
+            pairs.append((end, row.next_id))
+        return [TokenLogprob(token, hash_logprob(kv[:p], token)) for p, token in pairs]
+
+
+def hash_kv(token_ids: Iterable[int]) -> list[int]:
+    """What `HashModel` keeps for each position of a sequence."""
+    kv = [0]
+    for token in token_ids:
+        kv.append(_digest(kv[-1], token))
+    return kv[1:]
+
+
+def hash_logprob(kv: Sequence[int], token_id: int) -> float:
+    return -(_digest(*kv, token_id) % 1000) / 100
+
+
+def expect_tokens(prompt: Sequence[int], seed: int, count: int, vocab_size: int) -> list[int]:
+    """What `HashModel` draws after a prompt, without any cache."""
+    kv = hash_kv(prompt)
+    tokens: list[int] = []
+    for _ in range(count):
+        tokens.append(_digest(*kv, seed) % vocab_size)
+        kv.append(_digest(kv[-1], tokens[-1]))
+    return tokens
+
+
+def drive(scheduler: Scheduler, model: HashModel, max_steps: int = 10_000) -> list[Event]:
+    """Step until there is no work; returns every event in order."""
+    events: list[Event] = []
+    for _ in range(max_steps):
+        if not scheduler.has_work:
+            return events
+        batch = scheduler.schedule()
+        if batch is None:
+            events += scheduler.take_events()
+        else:
+            assert batch.num_tokens <= scheduler.config.max_step_tokens
+            events += scheduler.update(batch, model.run(batch))
+    raise AssertionError(f"still busy after {max_steps} steps")
+
+
+def tokens_of(events: Iterable[Event]) -> dict[tuple[str, int], list[int]]:
+    """Output tokens of each choice, in order."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for event in events:
+        if isinstance(event, SequenceOutput):
+            found.setdefault((event.rid, event.index), []).extend(event.token_ids)
+    return found
+
+
+def terminals_of(
+    events: Iterable[Event],
+) -> dict[str, RequestFinished | RequestFailed | ScoreOutput]:
+    """The terminal event of each request; a second one fails."""
+    found: dict[str, RequestFinished | RequestFailed | ScoreOutput] = {}
+    for event in events:
+        if not isinstance(event, SequenceOutput):
+            assert event.rid not in found, f"{event.rid} ended twice"
+            found[event.rid] = event
+        else:
+            assert event.rid not in found, f"{event.rid} goes on after its end"
+    return found
+
+
+def ids(*token_ids: int) -> "array[int]":
+    return array("i", token_ids)
+
+
+def tiny_decoder(
+    seed: int = 0,
+    *,
+    dtype: "torch.dtype | None" = None,
+    max_context: int | None = None,
+    **overrides: object,
+) -> "Decoder":
+    """A Llama-family decoder of two layers with random weights; `overrides` are config fields."""
+    import torch
+
+    from radixgen.kernels.linear import Weight
+    from radixgen.model.assemble import assemble
+    from radixgen.model.config import DecoderConfig, RopeConfig
+    from radixgen.model.decoder import Decoder
+    from radixgen.model.weights import expected_shapes
+
+    fields: dict[str, Any] = {
+        "family": "llama",
+        "hidden_size": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "ffn_size": 80,
+        "vocab_size": 259,
+        "max_context": 512,
+        "rms_norm_eps": 1e-5,
+        "rope": RopeConfig(),
+        "tied_head": False,
+        **overrides,
+    }
+    config = DecoderConfig(**fields)
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Weight] = {
+        name: torch.randn(shape, generator=generator) * 0.3 + (1.0 if "norm" in name else 0.0)
+        for name, shape in expected_shapes(config).items()
+    }
+    dtype = dtype or torch.float32
+    return Decoder(config, assemble(config, tensors, dtype), dtype, max_context)
+
+
+class FakeClock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+VOCAB = 5000
+PAGE = 4
+
+
+def make(
+    num_pages: int = 64,
+    *,
+    config: ScheduleConfig | None = None,
+    clock: FakeClock | None = None,
+    max_context: int = 200,
+    cache: RadixCache | None = None,
+    **options: Any,
+) -> tuple[Scheduler, HashModel]:
+    scheduler = Scheduler(
+        config or ScheduleConfig(policy="fcfs", max_step_tokens=32, max_running=8),
+        cache or RadixCache(PagePool(num_pages), PAGE),
+        max_context=max_context,
+        vocab_size=VOCAB,
+        clock=clock or FakeClock(),
+        rng=random.Random(0),
+        check=True,
+        **options,
+    )
+    return scheduler, HashModel(PAGE, VOCAB)
+
+
+def prompt_of(length: int, seed: int = 0) -> "array[int]":
+    rng = random.Random(seed)
+    return array("i", [rng.randrange(VOCAB) for _ in range(length)])
+
+
+def ask(
+    rid: str, prompt: Sequence[int], max_tokens: int | None = 8, seed: int = 7, **options: Any
+) -> Request:
+    priority = options.pop("priority", 0)
+    return Request(
+        rid,
+        array("i", prompt),
+        SamplingParams(max_tokens=max_tokens, seed=seed, **options),
+        priority=priority,
+    )
+
+
+def expect_empty(scheduler: Scheduler) -> None:
+    """Nothing is left behind: no request, no held page, no lock, no mark."""
+    scheduler.check()
+    assert not scheduler.requests
+    assert not scheduler.planner.running
+    assert not scheduler.planner.started
+    assert len(scheduler.planner.marks) == 0
+    assert len(scheduler.planner.queue) == 0
+    assert scheduler.cache.pool.num_held == 0
+    assert scheduler.cache.num_protected == 0
+    scheduler.flush_cache()
+    assert scheduler.cache.pool.num_free == scheduler.cache.pool.num_pages
+
+
+def take_step(scheduler: Scheduler, model: HashModel) -> tuple[ScheduledBatch, StepResult]:
+    """Plan and compute one step, to be taken in by `update`."""
+    batch = scheduler.schedule()
+    assert batch is not None
+    return batch, model.run(batch)
+
+
+def score(prefix: Sequence[int], continuations: list[list[int]]) -> Request:
+    message = ScoreRequest("s", len(prefix), tuple(len(c) for c in continuations))
+    return Request.from_score(message, [*prefix, *(t for c in continuations for t in c)])
