@@ -18,7 +18,9 @@ from typing import Any
 
 from radixgen.errors import ModelError, UnsupportedModel
 
-_SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_SCALARS: dict[int, str] = dict(
+    zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
+)
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 
@@ -45,6 +47,13 @@ class GgufHeader:
     @property
     def architecture(self) -> str:
         return str(self.metadata.get("general.architecture", ""))
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text, a turn or a message, as far as the file names them."""
+        keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+        found = (self.metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+        return tuple(dict.fromkeys(int(token) for token in found if token is not None))
 
 
 def read_header(path: Path) -> GgufHeader:

@@ -72,9 +72,8 @@ class DecoderConfig:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False  # RMS norm over head_dim of every query and key head, before rope
-    sliding_windows: tuple[
-        int | None, ...
-    ] = ()  # one a layer: a token sees the last `window` tokens, itself included
+    # One a layer: a token sees the last `window` tokens, itself included; None: all before it.
+    sliding_windows: tuple[int | None, ...] = ()
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
     dtype: StoredDtype = "bfloat16"  # the float type the checkpoint was made for
@@ -263,17 +262,10 @@ def config_from_gguf(header: GgufHeader, rope_divisors: tuple[float, ...] = ()) 
         mlp_bias="blk.0.ffn_up.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
         sliding_windows=(window,) * num_layers,
-        eos_ids=gguf_eos_ids(header),
+        eos_ids=header.eos_ids,
         bos_id=header.metadata.get("tokenizer.ggml.bos_token_id"),
         dtype=_gguf_dtype(header),
     )
-
-
-def gguf_eos_ids(header: GgufHeader) -> tuple[int, ...]:
-    """End of text, of turn and of message, as far as the file names them."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    found = (header.metadata.get(f"tokenizer.ggml.{key}") for key in keys)
-    return tuple(dict.fromkeys(int(token) for token in found if token is not None))
 
 
 def _gguf_dtype(header: GgufHeader) -> StoredDtype:
