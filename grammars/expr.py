@@ -33,8 +33,9 @@ Ranges = tuple[tuple[int, int], ...]
 class Expr:
     """A node. `args` are its parts; two nodes of one class with equal parts are one object."""
 
-    __slots__ = ("__weakref__", "args")
+    __slots__ = ("__weakref__", "args", "facts")
     args: tuple[Any, ...]
+    facts: Any  # what derivative.py has found out, unset until asked
     _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], "Expr"]] = WeakValueDictionary()
 
     def __new__(cls, *args: Any) -> "Expr":

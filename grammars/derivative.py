@@ -1,0 +1,246 @@
+"""Derivatives of regular byte expressions: what may follow after one byte, and is anything left.
+
+Source: J. Brzozowski, "Derivatives of regular expressions", JACM 11(4), 1964; the partition of the
+bytes as in S. Owens, J. Reppy, A. Turon, "Regular-expression derivatives re-examined", JFP 2009.
+Knows expressions without rules. Knows no stack, no grammar and no token.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.expr import (
+    ALL_BYTES,
+    EMPTY,
+    EPSILON,
+    And,
+    Bytes,
+    Concat,
+    Expr,
+    Literal,
+    Node,
+    Not,
+    Repeat,
+    Rule,
+    Union,
+    complement,
+    concat,
+    conj,
+    repeat,
+    union,
+)
+
+MAX_EMPTINESS_STATES = 20_000
+
+
+class Facts(NamedTuple):
+    """What is known of an expression: it has no `Rule`; it denotes the empty string (False where
+    rules would have to be asked); an `And` or `Not` is somewhere in it."""
+
+    regular: bool
+    nullable: bool
+    boolean: bool
+
+
+def facts(node: Node) -> Facts:
+    """The facts of a node, computed once. Raises InvalidGrammar for a text expression."""
+    if isinstance(node, Rule):
+        return Facts(False, False, False)
+    try:
+        return node.facts  # type: ignore[no-any-return]  # untyped storage
+    except AttributeError:
+        node.facts = found = _find_facts(node)
+        return found
+
+
+def _find_facts(node: Expr) -> Facts:
+    match node:
+        case Literal():
+            return Facts(True, not node.value, False)
+        case Bytes():
+            return Facts(True, False, False)
+        case Concat():
+            parts = [facts(part) for part in node.args]
+            return _joined(parts, all(part.nullable for part in parts))
+        case Union():
+            parts = [facts(part) for part in node.args]
+            return _joined(parts, any(part.nullable for part in parts))
+        case Repeat():
+            item = facts(node.item)
+            return item._replace(nullable=node.low == 0 or item.nullable)
+        case And() | Not():
+            return _boolean_facts(node)
+    raise InvalidGrammar(f"{type(node).__name__} needs an encoding before it can run on bytes")
+
+
+def _joined(parts: list[Facts], nullable: bool) -> Facts:
+    return Facts(all(p.regular for p in parts), nullable, any(p.boolean for p in parts))
+
+
+def _boolean_facts(node: Expr) -> Facts:
+    parts = [facts(part) for part in node.args]
+    if not all(part.regular for part in parts):
+        raise InvalidGrammar("intersection and complement apply to regular expressions only")
+    if isinstance(node, Not):
+        return Facts(True, not parts[0].nullable, True)
+    return Facts(True, all(part.nullable for part in parts), True)
+
+
+def derivative(node: Expr, byte: int) -> Expr:
+    """The expression of every s such that `byte` + s is in `node`; `EMPTY` when there is none."""
+    match node:
+        case Bytes():
+            return EPSILON if node.mask >> byte & 1 else EMPTY
+        case Literal():
+            return Literal(node.value[1:]) if node.value[:1] == bytes((byte,)) else EMPTY
+        case Concat():
+            return _derive_concat(node.args, byte)
+        case Union():
+            return alternatives(derivative(part, byte) for part in node.args)
+        case Repeat():
+            rest = repeat(node.item, max(node.low - 1, 0), _less(node.high))
+            return _expr(concat(derivative(node.item, byte), rest))
+        case And():
+            return conj(*(derivative(part, byte) for part in node.args))
+        case Not():
+            return complement(derivative(node.item, byte))
+    raise InvalidGrammar(f"{type(node).__name__} needs an encoding before it can run on bytes")
+
+
+def _derive_concat(parts: tuple[Expr, ...], byte: int) -> Expr:
+    found = []
+    for index, part in enumerate(parts):
+        found.append(_expr(concat(derivative(part, byte), *parts[index + 1 :])))
+        if not facts(part).nullable:
+            break
+    return alternatives(found)
+
+
+def _less(high: int | None) -> int | None:
+    return None if high is None else high - 1
+
+
+def _expr(node: Node) -> Expr:
+    assert isinstance(node, Expr)  # regular parts make a regular whole
+    return node
+
+
+def alternatives(parts: Iterable[Expr]) -> Expr:
+    """Their union in a form that does not depend on order, with overlapping counts joined.
+
+    x{1,3}y | x{2,7}y becomes x{1,7}y, which keeps the number of derivatives of a counted repeat
+    linear in its bound where texts can be read in several ways.
+    """
+    whole = union(*parts)
+    if not isinstance(whole, Union):
+        return _expr(whole)
+    joined = union(*join_counts(whole.args))
+    return Union(*sorted(joined.args, key=id)) if isinstance(joined, Union) else _expr(joined)
+
+
+def join_counts(parts: Iterable[Node]) -> list[Node]:
+    """The alternatives, where repeats of one item before one tail become one per count interval."""
+    counted: dict[tuple[Node, ...], list[tuple[int, int | None]]] = {}
+    rest: list[Node] = []
+    for part in parts:
+        head, *tail = part.args if isinstance(part, Concat) else (part,)
+        if isinstance(head, Repeat):
+            counted.setdefault((head.item, *tail), []).append((head.low, head.high))
+        else:
+            rest.append(part)
+    for (item, *tail), counts in counted.items():
+        rest.extend(concat(repeat(item, low, high), *tail) for low, high in join_intervals(counts))
+    return rest
+
+
+def join_intervals(counts: list[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
+    """The same whole numbers in as few intervals as possible; None is no upper bound."""
+    joined: list[tuple[int, int | None]] = []
+    for low, high in sorted(counts, key=lambda c: (c[0], c[1] is not None, c[1] or 0)):
+        if not joined or ((last := joined[-1][1]) is not None and low > last + 1):
+            joined.append((low, high))
+        elif last is not None and (high is None or high > last):
+            joined[-1] = (joined[-1][0], high)
+    return joined
+
+
+def partition(node: Expr) -> list[int]:
+    """Disjoint byte masks that cover all bytes; within one, every byte has the same derivative."""
+    match node:
+        case Bytes():
+            return _split([ALL_BYTES], node.mask)
+        case Literal():
+            return _split([ALL_BYTES], 1 << node.value[0]) if node.value else [ALL_BYTES]
+        case Concat():
+            masks = [ALL_BYTES]
+            for part in node.args:
+                masks = refine(masks, partition(part))
+                if not facts(part).nullable:
+                    break
+            return masks
+    masks = [ALL_BYTES]
+    for part in node.args[:1] if isinstance(node, Repeat) else node.args:
+        masks = refine(masks, partition(part))
+    return masks
+
+
+def refine(masks: list[int], others: list[int]) -> list[int]:
+    """The coarsest partition finer than both."""
+    return [both for mask in masks for other in others if (both := mask & other)]
+
+
+def _split(masks: list[int], by: int) -> list[int]:
+    return refine(masks, [by, ALL_BYTES & ~by])
+
+
+def lowest_bit(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
+    """Whether no string is in `node`. `known` keeps answers between calls.
+
+    Searches the derivatives depth first for one that denotes the empty string. Raises
+    InvalidGrammar after MAX_EMPTINESS_STATES of them.
+    """
+    if not facts(node).boolean:
+        return node is EMPTY  # the constructors drop every empty part
+    known = {} if known is None else known
+    if node not in known:
+        _search(node, known)
+    return known[node]
+
+
+def _search(start: Expr, known: dict[Expr, bool]) -> None:
+    path = [(start, iter(_successors(start)))]
+    seen = {start}
+    if _settled(start, known) is False:
+        known[start] = False
+        return
+    while path:
+        following = next(path[-1][1], None)
+        if following is None:
+            path.pop()  # not settled yet: an ancestor of it may still reach the end
+        elif _settled(following, known) is False:
+            for node, _ in path:
+                known[node] = False
+            return
+        elif following not in seen and following not in known:
+            seen.add(following)
+            if len(seen) > MAX_EMPTINESS_STATES:
+                raise InvalidGrammar(
+                    f"whether an intersection or complement is empty takes more than "
+                    f"{MAX_EMPTINESS_STATES} states to decide; simplify its patterns or bounds"
+                )
+            path.append((following, iter(_successors(following))))
+    known.update(dict.fromkeys(seen, True))  # everything reachable was seen, and nothing ends
+
+
+def _settled(node: Expr, known: dict[Expr, bool]) -> bool | None:
+    if facts(node).nullable:
+        return False
+    return known.get(node) if facts(node).boolean else node is EMPTY
+
+
+def _successors(node: Expr) -> list[Expr]:
+    return [derivative(node, lowest_bit(mask)) for mask in partition(node)]

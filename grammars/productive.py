@@ -1,0 +1,141 @@
+"""Which rules derive a string at all: what does not is cut out before an automaton sees it.
+
+A mask may allow only what can still be completed, so a dead alternative must never be entered. The
+answer is the least fixpoint over the rules; it is sought lazily, one alternative of a choice being
+proof enough, so that a grammar is expanded no further than the proof needs.
+"""
+
+from collections.abc import Iterator
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.derivative import facts, is_empty
+from radixgen.grammars.expr import (
+    EMPTY,
+    And,
+    Concat,
+    Expr,
+    Node,
+    Not,
+    Repeat,
+    Rule,
+    Union,
+    concat,
+    repeat,
+    union,
+)
+
+MAX_RULES = 50_000
+
+# Answers about regular expressions with intersections or complements, shared by a whole proof.
+Known = dict[Expr, bool]
+
+
+def is_productive(node: Node) -> bool:
+    """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided."""
+    proof = _Proof()
+    if proof.holds(node):
+        return True
+    _settle(node, proof.known)
+    return _holds_now(node, proof.known)
+
+
+class _Proof:
+    """One search, depth first. A rule met again below itself proves nothing there."""
+
+    def __init__(self) -> None:
+        self.known: Known = {}
+        self._tried: set[Rule] = set()
+
+    def holds(self, node: Node) -> bool:
+        if isinstance(node, Rule):
+            return self._rule_holds(node)
+        if facts(node).regular:
+            return not is_empty(node, self.known)
+        if isinstance(node, Union):
+            return any(self.holds(part) for part in sorted(node.args, key=_effort))
+        if isinstance(node, Repeat):
+            return node.low == 0 or self.holds(node.item)
+        return all(self.holds(part) for part in node.args)
+
+    def _rule_holds(self, rule: Rule) -> bool:
+        if rule.productive is not None:
+            return rule.productive
+        if rule in self._tried:
+            return False
+        self._tried.add(rule)
+        if len(self._tried) > MAX_RULES:
+            raise InvalidGrammar(
+                f"a proof that the grammar derives text needs over {MAX_RULES} rules"
+            )
+        if self.holds(rule.body()):
+            rule.productive = True
+            return True
+        return False
+
+
+def _effort(node: Node) -> int:
+    """Cheap alternatives first: the regular, the proven, the recursive."""
+    if isinstance(node, Rule):
+        return 1 if node.productive is not None else 3
+    return 0 if facts(node).regular else 2
+
+
+def rules_in(node: Node) -> Iterator[Rule]:
+    """The rules that an expression mentions, in order, with repetition."""
+    if isinstance(node, Rule):
+        yield node
+    elif not facts(node).regular:
+        for part in node.args[:1] if isinstance(node, Repeat) else node.args:
+            yield from rules_in(part)
+
+
+def _settle(node: Node, known: Known) -> None:
+    """Find for every undecided rule below `node` whether it is productive, by iteration."""
+    undecided: dict[Rule, None] = {}
+    waiting = list(rules_in(node))
+    while waiting:
+        rule = waiting.pop()
+        if rule.productive is None and rule not in undecided:
+            undecided[rule] = None
+            waiting.extend(rules_in(rule.body()))
+            if len(undecided) > MAX_RULES:
+                raise InvalidGrammar(f"the grammar has over {MAX_RULES} rules that may be empty")
+    progress = True
+    while progress:
+        progress = False
+        for rule in [r for r in undecided if r.productive is None]:
+            if _holds_now(rule.body(), known):
+                rule.productive = progress = True
+    for rule in undecided:
+        rule.productive = rule.productive or False
+
+
+def _holds_now(node: Node, known: Known) -> bool:
+    if isinstance(node, Rule):
+        return node.productive is True
+    if facts(node).regular:
+        return not is_empty(node, known)
+    if isinstance(node, Union):
+        return any(_holds_now(part, known) for part in node.args)
+    if isinstance(node, Repeat):
+        return node.low == 0 or _holds_now(node.item, known)
+    return all(_holds_now(part, known) for part in node.args)
+
+
+def prune(node: Node) -> Node:
+    """`node` without the parts that derive nothing; `EMPTY` when nothing is left."""
+    if isinstance(node, Rule):
+        return node if is_productive(node) else EMPTY
+    known = facts(node)
+    if known.regular and not known.boolean:
+        return node
+    match node:
+        case And() | Not():
+            return EMPTY if is_empty(node) else node
+        case Concat():
+            return concat(*(prune(part) for part in node.args))
+        case Union():
+            return union(*(prune(part) for part in node.args))
+        case Repeat():
+            return repeat(prune(node.item), node.low, node.high)
+    return node
