@@ -31,6 +31,7 @@ class Planner:
         self.max_running = min(config.max_running, config.max_step_tokens)
         self.running: list[SequenceState] = []  # in order of entry
         self.forks: deque[SequenceState] = deque()  # of admitted requests; they enter first
+        self.min_shared_tokens = MIN_SHARED_TOKENS
         self.marks = Marks(memory.page_size)
         self.queue = make_queue(config, self.marks)
         self.counters: dict[str, float] = {"preemptions": 0, "held_twins": 0}
@@ -251,7 +252,7 @@ class Planner:
         if not self._holds_twins:
             return False
         depth = self.marks.leader_depth(sequence)
-        return min(depth, sequence.max_match) - match.num_tokens >= MIN_SHARED_TOKENS
+        return min(depth, sequence.max_match) - match.num_tokens >= self.min_shared_tokens
 
     def _enter(
         self, sequence: SequenceState, match: Match | None, step: Step, missing: int, now: float
