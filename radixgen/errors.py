@@ -3,7 +3,8 @@
     RadixgenError
     ├── InvalidRequest(ValueError)      the caller's arguments: `param` names the one at fault
     │   ├── PromptTooLong               more tokens than the context, or than all pages, can hold
-    │   └── InvalidGrammar              a constraint that cannot be enforced; `path` points into it
+    │   ├── InvalidGrammar              a constraint that cannot be enforced; `path` points into it
+    │   └── UnsetVariable(KeyError)     a program reads what it has not set
     ├── ModelError                      weights, tokenizer or config cannot be used
     │   ├── ModelNotFound               no such directory, file or hub id, or the fetch failed
     │   └── UnsupportedModel            an architecture, quantisation or option we do not run
@@ -17,6 +18,7 @@ A message names the thing, the limit and the way out. On the wire an error is `(
 `code` is the attribute below and `from_code` rebuilds the exception on the caller's side.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -50,6 +52,19 @@ class InvalidGrammar(InvalidRequest):
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(f"{message} (at {path})" if path else message, "grammar")
         self.path = path
+
+
+class UnsetVariable(InvalidRequest, KeyError):
+    """A program reads a variable that it has not set."""
+
+    code = "unset_variable"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        listed = ", ".join(map(repr, known)) or "none"
+        super().__init__(f"the program has set no variable {name!r}; it has: {listed}", name)
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show it in quotes
 
 
 class ModelError(RadixgenError):

@@ -1,0 +1,208 @@
+"""The words of the language: what a program adds to its state. Names and meanings are SGLang's.
+
+@function
+def answer(s, question):
+    s += user(question)
+    s += assistant(gen("answer", max_tokens=64, schema=Answer))
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, overload
+
+from radixgen.errors import InvalidRequest
+from radixgen.lang.choices import token_length_normalized
+from radixgen.lang.ir import (
+    Block,
+    ChoicesMethod,
+    Gen,
+    Node,
+    Reasoning,
+    Role,
+    RoleBegin,
+    RoleEnd,
+    Select,
+    as_nodes,
+)
+from radixgen.lang.options import gen_options
+from radixgen.lang.program import Program
+from radixgen.lang.schema import constraint_of, constraint_of_dtype
+from radixgen.types import GrammarSpec
+
+
+@overload
+def function(func: Callable[..., Any], *, num_api_spec_tokens: int | None = None) -> Program: ...
+@overload
+def function(
+    func: None = None, *, num_api_spec_tokens: int | None = None
+) -> Callable[[Callable[..., Any]], Program]: ...
+def function(
+    func: Callable[..., Any] | None = None, *, num_api_spec_tokens: int | None = None
+) -> Any:
+    """Make a program of a function whose first parameter is `s`. Bare, or with arguments.
+
+    `num_api_spec_tokens`, SGLang's speculative use of remote APIs, is refused: it is not exact.
+    """
+    if num_api_spec_tokens is not None:
+        raise InvalidRequest(
+            "num_api_spec_tokens is not supported: it guesses at what an API would have said",
+            "num_api_spec_tokens",
+        )
+    return Program if func is None else Program(func)
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    *,
+    schema: Any = None,
+    json_schema: str | dict[str, Any] | None = None,
+    regex: str | None = None,
+    grammar: str | GrammarSpec | None = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesMethod | None = None,
+    dtype: type | None = None,
+    **options: Any,
+) -> Node:
+    """Let the model write; the text, or what is read from it, becomes the variable `name`.
+
+    At most one constraint: `schema` (a pydantic model, dataclass, TypedDict, Literal, list[T], or a
+    JSON schema as dict or text: the value is parsed), `json_schema` (the value stays text),
+    `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `choices` (as `select`), or `dtype`.
+    `options`: sampling parameters, which win over those of the run. Raises InvalidRequest.
+    """
+    given = {
+        "schema": schema,
+        "json_schema": json_schema,
+        "regex": regex,
+        "grammar": grammar,
+        "choices": choices,
+        "dtype": dtype,
+    }
+    named = [key for key, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InvalidRequest(f"gen takes one constraint, not {' and '.join(named)}", named[1])
+    if choices is not None:
+        temperature = options.get("temperature")
+        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+    said = gen_options({"max_tokens": max_tokens, **options})
+    if dtype is not None:
+        spec, parse, stops = constraint_of_dtype(dtype)
+        return Gen(name, said, spec, parse, stops)
+    if schema is not None:
+        spec, parse = constraint_of(schema)
+        return Gen(name, said, spec, parse)
+    return Gen(name, said, _plain_constraint(json_schema, regex, grammar))
+
+
+def _plain_constraint(
+    json_schema: str | dict[str, Any] | None, regex: str | None, grammar: str | GrammarSpec | None
+) -> GrammarSpec | None:
+    if json_schema is not None:
+        return constraint_of(json_schema)[0]
+    if regex is not None:
+        return GrammarSpec("regex", regex)
+    if isinstance(grammar, str):
+        return GrammarSpec("gbnf" if _looks_like_gbnf(grammar) else "lark", grammar)
+    return grammar
+
+
+def _looks_like_gbnf(text: str) -> bool:
+    """GBNF defines rules with `::=`, Lark with `:`."""
+    return re.search(r"^\s*[\w-]+\s*::=", text, re.MULTILINE) is not None
+
+
+def gen_int(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Node:
+    """`gen` of a whole number; the value is an int."""
+    return gen(name, max_tokens, dtype=int, **options)
+
+
+def gen_string(name: str | None = None, max_tokens: int | None = None, **options: Any) -> Node:
+    """`gen` of a quoted string; the value is what is between the quotes."""
+    return gen(name, max_tokens, dtype=str, **options)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesMethod = token_length_normalized,
+) -> Node:
+    """The option that the model finds most likely here, by one of the choices methods."""
+    if not choices:
+        raise InvalidRequest("select needs at least one choice", "choices")
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise InvalidRequest("choices is a list of strings", "choices")
+    if any(not choice for choice in choices):
+        raise InvalidRequest("a choice is empty: it has no tokens that could be scored", "choices")
+    if temperature > 1e-5:
+        raise InvalidRequest("select is greedy: temperature must be 0", "temperature")
+    return Select(name, tuple(choices), choices_method)
+
+
+def _message(role: Role, content: Any) -> Node:
+    return Block((RoleBegin(role), *as_nodes("" if content is None else content), RoleEnd(role)))
+
+
+def system(content: Any = None) -> Node:
+    """A system message."""
+    return _message("system", content)
+
+
+def user(content: Any = None) -> Node:
+    """A user message."""
+    return _message("user", content)
+
+
+def assistant(content: Any = None) -> Node:
+    """An assistant message; `assistant(gen("x"))` lets the model answer."""
+    return _message("assistant", content)
+
+
+def system_begin() -> Node:
+    return RoleBegin("system")
+
+
+def system_end() -> Node:
+    return RoleEnd("system")
+
+
+def user_begin() -> Node:
+    return RoleBegin("user")
+
+
+def user_end() -> Node:
+    return RoleEnd("user")
+
+
+def assistant_begin() -> Node:
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> Node:
+    return RoleEnd("assistant")
+
+
+def separate_reasoning(
+    content: Node | None = None, model_type: str | None = None, *, delimiters: Sequence[str] = ()
+) -> Node:
+    """A `gen` whose thought goes to `<name>_reasoning_content` and whose answer to `<name>`.
+
+    `delimiters`: the texts around the thought; `<think>` and `</think>` when not given.
+    """
+    if not isinstance(content, Gen):
+        raise InvalidRequest("separate_reasoning takes one gen, as in separate_reasoning(gen('x'))")
+    if delimiters and len(delimiters) != 2:
+        raise InvalidRequest("delimiters are two texts: before and after the thought", "delimiters")
+    begin, end = delimiters or ("<think>", "</think>")
+    return Reasoning(content, begin, end)
+
+
+def image(content: Any) -> NoReturn:
+    """Refused: no model here can see."""
+    raise InvalidRequest("image: the models that radixgen runs read text only", "image")
+
+
+def video(path: str, num_frames: int = 0) -> NoReturn:
+    """Refused: no model here can see."""
+    raise InvalidRequest("video: the models that radixgen runs read text only", "video")

@@ -1,0 +1,30 @@
+"""The backend that is used where none is named."""
+
+import pkgutil
+import threading
+from typing import Any
+
+from radixgen.lang.backends.protocol import Backend
+
+_lock = threading.Lock()
+_chosen: list[Any] = []  # at most one: what `set_default_backend` was given, or the local runtime
+
+# By name, because starting a process is above this layer.
+_START_LOCAL = "radixgen.launch:Runtime"
+
+
+def set_default_backend(backend: Any) -> None:
+    """Programs talk to this from now on: a Runtime, or one of the backends. None: forget it."""
+    with _lock:
+        _chosen[:] = [] if backend is None else [backend]
+
+
+def resolve_backend(backend: Any = None) -> Backend:
+    """The given one, else the default, else a local runtime with the embedded model."""
+    if backend is None:
+        with _lock:
+            if not _chosen:
+                _chosen.append(pkgutil.resolve_name(_START_LOCAL)())
+            backend = _chosen[0]
+    found: Backend = getattr(backend, "lang_backend", backend)
+    return found

@@ -1,0 +1,59 @@
+"""What the language asks of a backend, and what it answers with."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from radixgen.lang.conversation import Conversation, Format
+from radixgen.lang.ir import Gen, Node, Scores, Select
+from radixgen.types import CacheHint
+
+Push = Callable[[str], None]
+"""Takes the next piece of the first choice's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One choice: its text, its token ids (empty where the backend has none) and how it went."""
+
+    text: str
+    token_ids: Sequence[int] = ()
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probabilities of the options, and the conversation's token ids after each of them."""
+
+    scores: Scores
+    branches: Sequence[Sequence[int]] = ()
+
+
+class Backend(Format, Protocol):
+    """Its coroutines run on `loop`; a cancelled one leaves nothing running behind it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def check(self, node: Node) -> None:
+        """Raises InvalidRequest for what this backend cannot do or keep, before it is sent."""
+        ...
+
+    async def generate(
+        self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
+    ) -> Sequence[Generation]:
+        """Continue the conversation, without changing it: one Generation a choice."""
+        ...
+
+    async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
+        """Score the options as continuations of the conversation."""
+        ...
+
+    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+        """Have the conversation so far in the cache; a backend without one does nothing."""
+        ...
+
+    async def flush_cache(self) -> None: ...
+
+    async def server_info(self) -> dict[str, Any]: ...

@@ -1,0 +1,202 @@
+"""What a program says, as values: frozen nodes that the interpreter executes in order.
+
+Owns the nodes and how they are put together with `+`. Knows no backend, no model and no state.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from radixgen.errors import InvalidRequest
+from radixgen.types import GrammarSpec, SamplingParams
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Node:
+    """Anything that may be added to a state. `"text" + node + "text"` is a `Block`."""
+
+    __slots__ = ()
+
+    def __add__(self, other: "Node | str") -> "Block":
+        return Block((*_parts(self), *_parts(other)))
+
+    def __radd__(self, other: "Node | str") -> "Block":
+        return Block((*_parts(other), *_parts(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Node):
+    """A literal."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Node):
+    """Nodes one after the other."""
+
+    nodes: tuple[Node, ...]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin(Node):
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd(Node):
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeBegin(Node):
+    """From here on the text is also the value of the variable `name`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEnd(Node):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenOptions:
+    """Sampling settings that a `gen`, a run or a backend may give; None: not said here.
+
+    The one list of names: `over` lets a later voice win and `sampling` makes the request's
+    parameters. Names are SGLang's and the OpenAI API's.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None  # 0 or -1: off
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+    priority: int | None = None
+    namespace: str | None = None
+    program: str | None = None
+
+    def over(self, other: Self) -> Self:
+        """These settings, and `other`'s where nothing is said here."""
+        mine = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(other, **{name: value for name, value in mine.items() if value is not None})
+
+    def sampling(self, **extra: Any) -> SamplingParams:
+        """The request's parameters. Raises InvalidRequest for values out of range."""
+        said = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
+        said |= extra
+        said.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+        if "stop" in said:
+            said["stop"] = as_texts(said["stop"])
+        if "stop_token_ids" in said:
+            said["stop_token_ids"] = tuple(said["stop_token_ids"])
+        if "logit_bias" in said:
+            said["logit_bias"] = tuple(sorted(said["logit_bias"].items()))
+        if said.get("top_k") == -1:
+            said["top_k"] = 0
+        return SamplingParams(**said)
+
+
+DEFAULT_MAX_TOKENS = 128
+_NOT_SAMPLING = ("priority", "namespace", "program")
+_SAMPLING = tuple(f.name for f in fields(GenOptions) if f.name not in _NOT_SAMPLING)
+
+
+def as_texts(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """One string or several, as a tuple."""
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Gen(Node):
+    """Let the model write. `parse` turns the text into the value of the variable `name`."""
+
+    name: str | None
+    options: GenOptions = field(default_factory=GenOptions)
+    grammar: GrammarSpec | None = None
+    parse: Callable[[str], Any] | None = None
+    extra_stop: tuple[str, ...] = ()  # of a dtype, beside those of `options`
+
+
+ChoicesMethod = Callable[["Scores"], "Decision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a choices method decides on: one entry an option, log-probabilities a token.
+
+    `unconditional` is empty unless the method asked for it.
+    """
+
+    choices: tuple[str, ...]
+    conditional: tuple[tuple[float, ...], ...]
+    unconditional: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The option chosen, and what `get_meta_info` shows of how."""
+
+    index: int
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Node):
+    """Choose the option that the model finds most likely here."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: ChoicesMethod
+    options: GenOptions = field(default_factory=GenOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning(Node):
+    """`inner`, whose generated text is split at `end` into thought and answer."""
+
+    inner: Node
+    begin: str
+    end: str
+
+
+def _parts(value: Node | str) -> tuple[Node, ...]:
+    if isinstance(value, Block):
+        return value.nodes
+    if isinstance(value, Node):
+        return (value,)
+    if isinstance(value, str):
+        return (Text(value),) if value else ()
+    raise InvalidRequest(
+        f"cannot add {type(value).__name__} to a program: a str or a node is needed"
+    )
+
+
+def as_nodes(value: Any) -> tuple[Node, ...]:
+    """A str, a node or a list of them, flattened.
+
+    Raises InvalidRequest for anything else, None included, with what it probably meant.
+    """
+    if isinstance(value, list | tuple):
+        return tuple(node for item in value for node in as_nodes(item))
+    if value is None:
+        raise InvalidRequest(
+            "cannot add None to a state: did a function forget to return its text?"
+        )
+    return _parts(value)

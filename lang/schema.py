@@ -1,0 +1,107 @@
+"""Python types to constraints and back: what `gen(schema=…)` sends and what `s["x"]` becomes.
+
+Knows pydantic and JSON Schema; no states, no backends.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+
+from radixgen.errors import InvalidRequest
+from radixgen.types import GrammarSpec
+
+Parse = Callable[[str], Any]
+
+
+def constraint_of(schema: Any) -> tuple[GrammarSpec, Parse]:
+    """The constraint of a schema and the function from a generated text to its value.
+
+    `schema`: a pydantic model, dataclass, TypedDict, Enum, Literal, list[T] or any type pydantic
+    can describe, or a JSON schema as dict, bool or JSON text. Raises InvalidRequest otherwise.
+    """
+    if isinstance(schema, str):
+        return _from_json(_loaded(schema))
+    if isinstance(schema, dict | bool):
+        return _from_json(schema)
+    if not _is_type(schema):
+        raise InvalidRequest(
+            f"schema={schema!r} is not a schema: give a pydantic model, a dataclass, a TypedDict, "
+            "a type such as list[int] or Literal['a', 'b'], or a JSON schema as dict or text",
+            "schema",
+        )
+    return _from_type(schema)
+
+
+def _is_type(schema: Any) -> bool:
+    return isinstance(schema, type | types.UnionType) or typing.get_origin(schema) is not None
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(f"the schema is not JSON: {error}", "schema") from None
+
+
+def _from_json(schema: Any) -> tuple[GrammarSpec, Parse]:
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest(f"a JSON schema is an object or a bool, not {schema!r}", "schema")
+    return GrammarSpec("json_schema", json.dumps(schema, ensure_ascii=False)), json.loads
+
+
+def _from_type(schema: Any) -> tuple[GrammarSpec, Parse]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(schema)
+        described = adapter.json_schema()
+    except (PydanticSchemaGenerationError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(f"{schema!r} has no JSON schema: {reason}", "schema") from None
+    return _from_json(_closed(described, schema))[0], _reader(adapter, schema)
+
+
+def _closed(described: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Members that a class does not declare are not wanted, unless it says that it allows them."""
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        if schema.model_config.get("extra") == "allow":
+            return described
+    elif not (dataclasses.is_dataclass(schema) or typing.is_typeddict(schema)):
+        return described
+    if described.get("type") == "object":
+        described.setdefault("additionalProperties", False)
+    for part in described.get("$defs", {}).values():
+        if part.get("type") == "object" and "properties" in part:
+            part.setdefault("additionalProperties", False)
+    return described
+
+
+def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
+    def read(text: str) -> Any:
+        try:
+            return adapter.validate_json(text)
+        except ValidationError as error:
+            raise ValueError(f"the text is not a {schema!r}: {error}") from error
+
+    return read
+
+
+DTYPES: dict[type, tuple[str, Parse, tuple[str, ...]]] = {
+    int: (r"[-+]?[0-9]+", int, (" ", "\n")),
+    float: (r"[-+]?[0-9]*\.?[0-9]+", float, (" ", "\n")),
+    bool: (r"(True|False)", lambda text: text == "True", ()),
+    str: (r'"[\w\d\s]*"', lambda text: text.strip('"'), ()),
+}
+"""`dtype` of SGLang: type -> (regex, from text to value, extra stops)."""
+
+
+def constraint_of_dtype(dtype: type) -> tuple[GrammarSpec, Parse, tuple[str, ...]]:
+    """The regex, reader and stops of a dtype. Raises InvalidRequest for other types."""
+    if dtype not in DTYPES:
+        raise InvalidRequest(f"dtype={dtype!r}: int, float, bool or str", "dtype")
+    regex, parse, stops = DTYPES[dtype]
+    return GrammarSpec("regex", regex), parse, stops

@@ -1,0 +1,84 @@
+"""Text that is still being written, read from any thread or event loop, any number of times."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+
+
+class Stream:
+    """Pieces in order, then an end or an error. One writer, any number of readers.
+
+    Readers get every piece from the first on, whenever they come.
+    """
+
+    __slots__ = ("_changed", "_done", "_error", "_pieces", "_wakers")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._done = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._wakers: list[Callable[[], None]] = []
+
+    @property
+    def text(self) -> str:
+        """What has been written so far."""
+        return "".join(self._pieces)
+
+    def push(self, piece: str) -> None:
+        if piece:
+            with self._changed:
+                self._pieces.append(piece)
+                self._wake()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """No more pieces; readers then see the error, if any. Closing twice changes nothing."""
+        with self._changed:
+            if not self._done:
+                self._done, self._error = True, error
+                self._wake()
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        for waker in self._wakers:
+            waker()
+
+    def __iter__(self) -> Iterator[str]:
+        """Pieces as they come; blocks. Raises the error that ended the text."""
+        place = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._done or len(self._pieces) > place)  # noqa: B023  # called at once
+                new, ended = self._pieces[place:], self._done
+            place += len(new)
+            yield from new
+            if ended and place == len(self._pieces):
+                break
+        if self._error is not None:
+            raise self._error
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Pieces as they come, on the running event loop."""
+        loop, ready, place = asyncio.get_running_loop(), asyncio.Event(), 0
+
+        def waker() -> None:
+            loop.call_soon_threadsafe(ready.set)
+
+        with self._changed:
+            self._wakers.append(waker)
+        try:
+            while True:
+                ready.clear()
+                new, ended = self._pieces[place:], self._done
+                place += len(new)
+                for piece in new:
+                    yield piece
+                if ended and place == len(self._pieces):
+                    break
+                if not new:
+                    await ready.wait()
+        finally:
+            with self._changed:
+                self._wakers.remove(waker)
+        if self._error is not None:
+            raise self._error

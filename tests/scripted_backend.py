@@ -1,0 +1,93 @@
+"""A backend for tests of the language: no model, every answer a function of the conversation.
+
+Tokens are bytes. `answer(text)` gives what the model would say; `calls` records what was asked.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.chat import ChatFormat
+from radixgen.lang.choices import needs_unconditional
+from radixgen.lang.conversation import Conversation
+from radixgen.lang.ir import Gen, Node, Scores, Select
+from radixgen.types import CacheHint
+
+
+def chatml(messages: list[dict[str, str]], generation: bool) -> str:
+    """A template that adds a system message where there is none, as many do."""
+    if not messages or messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": "Be kind."}, *messages]
+    text = "".join(f"<|{m['role']}|>{m['content']}<|end|>\n" for m in messages)
+    return text + ("<|assistant|>" if generation else "")
+
+
+class ScriptedBackend:
+    """`answer`: text so far -> what comes next. `logprob`: (text, option) -> one a byte."""
+
+    def __init__(
+        self,
+        answer: Callable[[str], str] = lambda text: f"({len(text)})",
+        logprob: Callable[[str, str], Sequence[float]] | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        self.answer = answer
+        self.logprob = logprob or (lambda _, option: [-1.0] * len(option.encode()))
+        self.delay = delay
+        self.calls: list[tuple[str, Any]] = []
+        self.hints: list[CacheHint] = []
+        self.num_cancelled = 0
+        self.loop = asyncio.new_event_loop()
+        self.chat = ChatFormat(chatml)
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def encode(self, text: str, at_start: bool) -> Sequence[int]:
+        return list(text.encode())
+
+    def check(self, node: Node) -> None: ...
+
+    async def generate(
+        self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
+    ) -> Sequence[Generation]:
+        text = bytes(list(conversation.prompt())).decode()
+        self.calls.append(("generate", text))
+        self.hints.append(hint)
+        said = self.answer(text)
+        try:
+            for piece in said:
+                await asyncio.sleep(self.delay)
+                push(piece)
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        meta = {"completion_tokens": len(said), "options": gen.options}
+        return [Generation(said, list(said.encode()), meta) for _ in range(gen.options.n or 1)]
+
+    async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
+        text = conversation.text
+        prefix, rest = conversation.branches(select.choices)
+        self.calls.append(("score", text))
+        given = tuple(tuple(self.logprob(text, option)) for option in select.choices)
+        alone: tuple[tuple[float, ...], ...] = ()
+        if needs_unconditional(select.method):
+            alone = tuple(tuple(self.logprob("", option)) for option in select.choices)
+        scores = Scores(select.choices, given, alone)
+        return Scored(scores, [prefix + option for option in rest])
+
+    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+        self.calls.append(("warm", conversation.text))
+        self.hints.append(hint)
+
+    async def flush_cache(self) -> None:
+        self.calls.append(("flush", None))
+
+    async def server_info(self) -> dict[str, Any]:
+        return {"model": "scripted"}
