@@ -1,0 +1,205 @@
+"""From text to bytes: UTF-8, and the inside of a JSON string.
+
+Owns the two encodings of `expr.py`: every text expression becomes a byte expression for the
+automaton. Knows no regex syntax and no schema.
+
+An encoding maps each code point to a set of byte strings, no two code points to a common one and
+none to a prefix of another's. So concatenation, repetition and union carry over part by part, and
+intersection too; a complement is taken within the encodings of all texts.
+
+A class of code points becomes a tree over digits: the value of a code point, written in the mixed
+radix of the encoding (6 bits a continuation byte; 4 bits a hexadecimal digit), where equal
+subtrees are shared. That gives the minimal automaton of the class.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.expr import (
+    ANY_CHAR,
+    And,
+    Bytes,
+    Chars,
+    Concat,
+    Expr,
+    Literal,
+    Node,
+    Not,
+    Ranges,
+    Repeat,
+    Union,
+    byte_set,
+    concat,
+    conj,
+    literal,
+    repeat,
+    star,
+    union,
+)
+
+MEMO_SIZE = 8192  # encoded nodes kept, so that common classes are shared between grammars
+
+
+def utf8(node: Node) -> Expr:
+    """The UTF-8 encoding of a text expression, lone surrogates left out.
+
+    Raises InvalidGrammar for a node that is no text expression.
+    """
+    return _utf8(node)
+
+
+def json_string(node: Node) -> Expr:
+    """The inside of a JSON string (RFC 8259, without its quotes) that decodes to the text.
+
+    Every spelling counts: raw, short escapes, and `\\uXXXX` in both cases of the digits, with
+    surrogate pairs beyond U+FFFF. Raises InvalidGrammar for a node that is no text expression.
+    """
+    return _json_string(node)
+
+
+@lru_cache(MEMO_SIZE)
+def _utf8(node: Node) -> Expr:
+    return _encode(node, _utf8, _utf8_class)
+
+
+@lru_cache(MEMO_SIZE)
+def _json_string(node: Node) -> Expr:
+    return _encode(node, _json_string, _json_class)
+
+
+Encoding = Callable[[Node], Expr]
+
+
+def _encode(node: Node, encoding: Encoding, of_class: Callable[[Ranges], Expr]) -> Expr:
+    match node:
+        case Chars():
+            return of_class(node.ranges)
+        case Literal() if not node.value:
+            return node
+        case Concat():
+            return _regular(concat(*map(encoding, node.args)))
+        case Union():
+            return _regular(union(*map(encoding, node.args)))
+        case Repeat():
+            return _regular(repeat(encoding(node.item), node.low, node.high))
+        case And():
+            return _encode_all(node.args, encoding)
+        case Not():
+            return _encode_all((node,), encoding)
+    raise InvalidGrammar(f"{type(node).__name__} in a text expression, which holds code points")
+
+
+def _encode_all(parts: tuple[Expr, ...], encoding: Encoding) -> Expr:
+    """The intersection. One part that is no complement keeps the others within valid encodings."""
+    encoded = [Not(encoding(p.item)) if isinstance(p, Not) else encoding(p) for p in parts]
+    if all(isinstance(part, Not) for part in parts):
+        encoded.append(encoding(_ANY_TEXT))
+    return conj(*encoded)
+
+
+def _regular(node: Node) -> Expr:
+    assert isinstance(node, Expr)  # encoded parts hold no rule
+    return node
+
+
+_ANY_TEXT = star(ANY_CHAR)
+
+
+# --- classes as trees of digits ---------------------------------------------------------------
+
+# A number's digits, the most significant first: for each, its byte by value (a set, as for `a` or
+# `A`). A digit of one value is a constant, such as the backslash between two surrogates.
+Digits = tuple[tuple[int, ...], ...]
+
+
+def _span(low: int, high: int) -> tuple[int, ...]:
+    return tuple(1 << byte for byte in range(low, high + 1))
+
+
+def _letters(letters: str) -> tuple[int, ...]:
+    return tuple(1 << ord(letter) | 1 << ord(letter.lower()) for letter in letters)
+
+
+_NEXT = _span(0x80, 0xBF)
+_UTF8_SHAPES: tuple[tuple[int, int, Digits], ...] = (
+    (0x00, 0x7F, (_span(0x00, 0x7F),)),
+    (0x80, 0x7FF, (_span(0xC0, 0xDF), _NEXT)),
+    (0x800, 0xFFFF, (_span(0xE0, 0xEF), _NEXT, _NEXT)),
+    (0x10000, 0x10FFFF, (_span(0xF0, 0xF4), _NEXT, _NEXT, _NEXT)),
+)
+_HEX = _letters("0123456789ABCDEF")
+_D, _U, _BACKSLASH = _letters("D"), (1 << ord("u"),), (1 << ord("\\"),)
+_UNIT: Digits = (_U, _HEX, _HEX, _HEX, _HEX)
+_HIGH: Digits = (_U, _D, _letters("89AB"), _HEX, _HEX)  # 10 bits in each surrogate
+_LOW: Digits = (_U, _D, _letters("CDEF"), _HEX, _HEX)
+_PAIR: Digits = (*_HIGH, _BACKSLASH, *_LOW)  # of the value less 0x10000
+_SURROGATES = (0xD800, 0xDFFF)
+_SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
+
+
+def _utf8_class(ranges: Ranges) -> Expr:
+    found: list[Node] = []
+    valid = _without(ranges, (_SURROGATES,))
+    for low, high, digits in _UTF8_SHAPES:
+        part = _within(valid, low, high)
+        if part:
+            found.append(_tree(part, digits))
+    return _regular(union(*found))
+
+
+def _json_class(ranges: Ranges) -> Expr:
+    valid = _without(ranges, (_SURROGATES,))
+    raw = _utf8_class(_without(valid, ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))))
+    short = [ord(letter) for point, letter in _SHORT.items() if _within(valid, point, point)]
+    escaped: list[Node] = [byte_set(short)]
+    basic = _within(valid, 0, 0xFFFF)
+    if basic:
+        escaped.append(_tree(basic, _UNIT))
+    astral = _within(valid, 0x10000, 0x10FFFF)
+    if astral:
+        shifted = tuple((low - 0x10000, high - 0x10000) for low, high in astral)
+        escaped.append(_tree(shifted, _PAIR))
+    return _regular(union(raw, concat(literal(b"\\"), union(*escaped))))
+
+
+@lru_cache(MEMO_SIZE)
+def _tree(ranges: Ranges, digits: Digits) -> Expr:
+    """The values in `ranges` (sorted, disjoint), written in these digits."""
+    masks, rest = digits[0], digits[1:]
+    size = prod(map(len, rest))
+    by_rest: dict[Expr | None, int] = {}
+    for digit, part in _split(ranges, size).items():
+        tail = _tree(part, rest) if rest else None
+        by_rest[tail] = by_rest.get(tail, 0) | masks[digit]
+    heads: list[Node] = [
+        _mask(mask) if tail is None else concat(_mask(mask), tail) for tail, mask in by_rest.items()
+    ]
+    return _regular(union(*heads))
+
+
+def _split(ranges: Ranges, size: int) -> dict[int, Ranges]:
+    """The ranges by leading digit, each less its digit's value."""
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for low, high in ranges:
+        for digit in range(low // size, high // size + 1):
+            start = digit * size
+            part = (max(low - start, 0), min(high - start, size - 1))
+            parts.setdefault(digit, []).append(part)
+    return {digit: tuple(part) for digit, part in parts.items()}
+
+
+def _mask(mask: int) -> Expr:
+    """One byte of a set: a set of one as a literal, which joins its neighbours."""
+    return literal(bytes((mask.bit_length() - 1,))) if mask & (mask - 1) == 0 else Bytes(mask)
+
+
+def _within(ranges: Ranges, low: int, high: int) -> Ranges:
+    return tuple((max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low)
+
+
+def _without(ranges: Ranges, holes: Ranges) -> Ranges:
+    for low, high in holes:
+        ranges = _within(ranges, 0, low - 1) + _within(ranges, high + 1, 0x10FFFF)
+    return ranges
