@@ -3,7 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from radixgen.model.decoder import Decoder
 
@@ -47,3 +51,130 @@ def tiny_decoder(
     }
     dtype = dtype or torch.float32
     return Decoder(config, assemble(config, tensors, dtype), dtype, max_context)
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # ids 256, 257, 258
+
+
+def write_byte_tokenizer(path: "Path", chat_template: str | None = CHATML) -> None:
+    """A Hugging Face tokenizer whose id is the byte, 0 to 255, then SPECIAL_TOKENS; eos 258."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    vocab = {character: byte for byte, character in bytes_to_unicode().items()}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    tokenizer.chat_template = chat_template
+    tokenizer.save_pretrained(path)
+
+
+def write_tiny_model(
+    path: "Path", family: str = "llama", seed: int = 0, **overrides: Any
+) -> "Path":
+    """A random Hugging Face model made by transformers' own classes, with a byte tokenizer.
+
+    `overrides` are fields of the family's transformers config, and `max_shard_size` of
+    save_pretrained. Load it with AutoModelForCausalLM for a reference.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {"max_shard_size": overrides.pop("max_shard_size", "1GB")}
+    fields: dict[str, Any] = {
+        "vocab_size": 259,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": 258,
+        "initializer_range": 0.3,
+        **overrides,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **fields))
+        for name, parameter in model.named_parameters():  # norms and biases start at 1 and 0
+            if parameter.dim() == 1:
+                torch.nn.init.normal_(parameter.data, 1.0 if "norm" in name else 0.0, 0.2)
+    model.save_pretrained(path, **options)
+    write_byte_tokenizer(path)
+    return path
+
+
+def random_blocks(kind: str, rows: int, columns: int, seed: int = 0) -> "NDArray[np.uint8]":
+    """Bytes of a quantised matrix [rows, columns] of a GGUF type, with small finite scales."""
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    per_block, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    random = np.random.default_rng(seed)
+    blocks = random.integers(0, 256, (rows * columns // per_block, num_bytes), dtype=np.uint8)
+    starts = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}.get(kind, (0, 2))
+    for start in starts:  # the float16 scale and minimum of a block
+        scales = random.uniform(0.001, 0.02, len(blocks)).astype(np.float16)
+        blocks[:, start : start + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(rows, -1)
+
+
+def write_tiny_gguf(
+    path: "Path", tensors: "dict[str, tuple[str, NDArray[Any]]]", arch: str = "llama", **keys: Any
+) -> "Path":
+    """A GGUF file of the `tensors` (name: type and stored values) with the metadata of a 2-layer
+    decoder; `keys` replace metadata, dots written as `__`, None leaves one out."""
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    metadata: dict[str, Any] = {
+        "block_count": 2,
+        "context_length": 512,
+        "embedding_length": 256,
+        "feed_forward_length": 256,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        **{key.replace("__", "."): value for key, value in keys.items()},
+    }
+    writer = GGUFWriter(path, arch)
+    adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in metadata.items():
+        add: Any = adders.get(type(value), writer.add_string)
+        if value is not None:
+            add(key if key.startswith("tokenizer") else f"{arch}.{key}", value)
+    for name, (kind, values) in tensors.items():
+        writer.add_tensor(name, values, raw_dtype=GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def llama_gguf_shapes(arch: str = "llama") -> dict[str, tuple[int, ...]]:
+    """The tensors of the decoder that `write_tiny_gguf` describes."""
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (259, 256), "output_norm": (256,)}
+    for layer in range(2):
+        shapes |= {
+            f"blk.{layer}.attn_norm": (256,),
+            f"blk.{layer}.ffn_norm": (256,),
+            f"blk.{layer}.attn_q": (256, 256),
+            f"blk.{layer}.attn_k": (128, 256),
+            f"blk.{layer}.attn_v": (128, 256),
+            f"blk.{layer}.attn_output": (256, 256),
+            f"blk.{layer}.ffn_gate": (256, 256),
+            f"blk.{layer}.ffn_up": (256, 256),
+            f"blk.{layer}.ffn_down": (256, 256),
+        }
+        if arch == "qwen3":
+            shapes |= {f"blk.{layer}.attn_{x}_norm": (64,) for x in "qk"}
+    return {f"{name}.weight": shape for name, shape in shapes.items()}
