@@ -31,7 +31,9 @@ class GrammarMatcher(Protocol):
 MatcherFactory = Callable[[], GrammarMatcher]
 StopWatch = Callable[[int], str | None]
 """Takes each output token in turn; returns the stop string that is now complete, if one is."""
-StopFactory = Callable[[tuple[str, ...]], StopWatch]
+StopFactory = Callable[[SamplingParams], StopWatch]
+"""For a request with stop strings. They match only from min_tokens on, in the text that
+skip_special_tokens leaves, so that both sides of the wire agree."""
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 """(known tokens, limit) -> at most `limit` guesses of what follows."""
 

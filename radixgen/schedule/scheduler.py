@@ -335,7 +335,7 @@ class Scheduler:
         if request.make_matcher is not None:
             sequence.matcher = request.make_matcher()
         if request.sampling.stop and self.admission.stop_factory is not None:
-            sequence.stop_watch = self.admission.stop_factory(request.sampling.stop)
+            sequence.stop_watch = self.admission.stop_factory(request.sampling)
         request.sequences.append(sequence)
         return sequence
 

@@ -53,9 +53,9 @@ def test_stop_strings_through_a_watch() -> None:
     drawn = expect_tokens(prompt, 7, 10, VOCAB)
     watched: list[tuple[str, ...]] = []
 
-    def factory(stop: tuple[str, ...]) -> Any:
-        watched.append(stop)
-        return lambda token_id: stop[0] if token_id == drawn[4] else None
+    def factory(sampling: SamplingParams) -> Any:
+        watched.append(sampling.stop)
+        return lambda token_id: sampling.stop[0] if token_id == drawn[4] else None
 
     scheduler, model = make(stop_factory=factory)
     scheduler.add(ask("a", prompt, 10, stop=("END",)))

@@ -1,0 +1,87 @@
+"""Builds an engine from its configuration: model, pages, tree, scheduler, runner.
+
+The one place that knows all of them. It loads torch, so it is imported late.
+"""
+
+import os
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from radixgen.cache.radix import RadixCache
+from radixgen.config import RuntimeConfig
+from radixgen.model.hub import resolve
+from radixgen.model.load import load_runner
+from radixgen.runtime.engine import Engine
+from radixgen.schedule.request import StopFactory, StopWatch
+from radixgen.schedule.scheduler import Scheduler
+from radixgen.tokenizer import StopMatcher, Tokenizer
+from radixgen.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine and what there is to say of it. Counts in tokens, pages."""
+
+    engine: Engine
+    model: str  # the path of its files
+    vocab_size: int
+    max_context: int  # what a sequence may have, given the model and the pages
+    num_pages: int
+    page_size: int
+
+
+def build_engine(config: RuntimeConfig) -> Built:
+    """Load the model and put an engine together.
+
+    Raises ModelError for files that cannot be used, ConfigError for settings that do not fit.
+    """
+    torch.set_num_threads(config.model.threads or num_cores())
+    files = resolve(config.model.model, config.model.revision)
+    tokenizer = Tokenizer.load(files.path)
+    runner = load_runner(config.model, config.cache, files)
+    num_pages = runner.cache.num_pages
+    scheduler = Scheduler(
+        config.schedule,
+        RadixCache.from_config(config.cache, num_pages),
+        max_context=runner.decoder.max_context,
+        vocab_size=runner.vocab_size,
+        end_token_ids=runner.decoder.config.eos_ids,
+        stop_factory=stop_factory(tokenizer),
+        check=config.check,
+    )
+    return Built(
+        engine=Engine(scheduler, runner),
+        model=str(files.path),
+        vocab_size=runner.vocab_size,
+        max_context=scheduler.max_known,
+        num_pages=num_pages,
+        page_size=config.cache.page_size,
+    )
+
+
+def num_cores() -> int:
+    """Physical cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
+
+
+def stop_factory(tokenizer: Tokenizer) -> StopFactory:
+    """Watchers of stop strings that decide as the frontend's IncrementalDecoder does."""
+
+    def make(sampling: SamplingParams) -> StopWatch:
+        matcher = StopMatcher(sampling.stop)
+        special_text = not sampling.skip_special_tokens
+        num_seen = 0
+
+        def watch(token_id: int) -> str | None:
+            nonlocal num_seen
+            num_seen += 1
+            piece = tokenizer.token_bytes(token_id, special_text)
+            matcher.push(piece, armed=num_seen >= sampling.min_tokens)
+            return matcher.stopped
+
+        return watch
+
+    return make

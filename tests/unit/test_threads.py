@@ -1,0 +1,107 @@
+"""A loop in a thread: outcomes, cancellation and the end reach the caller, from any thread."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from radixgen.errors import RuntimeUnavailable
+from radixgen.threads import LoopThread
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("test loop")
+    yield thread
+    thread.stop()
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_outcomes_and_exceptions_come_back(thread: LoopThread) -> None:
+    async def fail() -> None:
+        raise KeyError("x")
+
+    assert thread.run(double(4)) == 8
+    with pytest.raises(KeyError):
+        thread.run(fail())
+
+
+def test_many_threads_at_once(thread: LoopThread) -> None:
+    results: list[int] = []
+
+    def work(number: int) -> None:
+        results.extend(thread.run(double(number)) for _ in range(20))
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(results) == sorted(2 * n for n in range(8) for _ in range(20))
+
+
+class Source:
+    """Counts up, and tells when it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    async def count(self) -> AsyncGenerator[int]:
+        try:
+            for number in range(1000):
+                yield number
+                await asyncio.sleep(0)
+        finally:
+            self.closed.set()
+
+
+def test_iterating_to_the_end(thread: LoopThread) -> None:
+    assert list(thread.iterate(Source().count())) == list(range(1000))
+
+
+def test_leaving_early_closes_the_source(thread: LoopThread) -> None:
+    source = Source()
+    items = thread.iterate(source.count())
+    assert next(items) == 0
+    items.close()
+    assert source.closed.wait(2)
+
+
+def test_dropping_the_generator_closes_the_source(thread: LoopThread) -> None:
+    source = Source()
+    items = thread.iterate(source.count())
+    assert next(items) == 0
+    del items
+    gc.collect()
+    assert source.closed.wait(2)
+
+
+def test_after_the_end_calls_are_refused(thread: LoopThread) -> None:
+    started = threading.Event()
+    caught: list[BaseException] = []
+
+    async def wait_for_ever() -> None:
+        started.set()
+        await asyncio.sleep(1000)
+
+    def work() -> None:
+        try:
+            thread.run(wait_for_ever())
+        except BaseException as error:
+            caught.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert started.wait(2)
+    thread.stop()
+    worker.join(2)
+    assert isinstance(caught[0], RuntimeUnavailable)
+    with pytest.raises(RuntimeUnavailable, match="shut down"):
+        thread.run(double(1))
+    thread.stop()
