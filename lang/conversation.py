@@ -110,10 +110,11 @@ class Conversation:
         self.pending = ""
         self.ids = array("i", token_ids)
 
-    def hear(self, text: str, token_ids: Sequence[int]) -> None:
-        """What the model wrote after `prompt`."""
+    def hear(self, text: str, token_ids: Sequence[int], tail: str = "") -> None:
+        """What the model wrote after `prompt`; `tail`: the end that the ids do not spell."""
         self.pieces.append(text)
         self.ids.extend(token_ids)
+        self.pending = tail
 
     def open(self, role: Role) -> str:
         """Begin a message; returns the template's text before its content."""

@@ -21,6 +21,7 @@ from radixgen.lang.backends.protocol import Backend, Generation
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import (
+    Call,
     Gen,
     GenOptions,
     Node,
@@ -124,6 +125,11 @@ class Executor:
 
     # ---- from any thread ----
 
+    @property
+    def at_rest(self) -> bool:
+        """The program has returned and everything it said is done."""
+        return self.closed and not self._queue and self._task is None
+
     def submit(self, node: Node, place: Place | None = None) -> None:
         """Do this after everything submitted before."""
         self._declare(node)
@@ -140,9 +146,152 @@ class Executor:
         self.submit(Barrier(reached))
         return reached
 
+    def finish(self) -> Future[None]:
+        """Nothing more will be submitted; done when all of it is."""
+        self.closed = True
+        return self.barrier()
+
     def _declare(self, node: Node) -> None:
         """Name the variables at once, so that reading one that never comes is an error."""
-        if isinstance(node, Gen | Select | ScopeBegin) and node.name is not None:
+        if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
+            self.variables[node.name] = Variable()
+        elif isinstance(node, Reasoning) and isinstance(node.inner, Gen) and node.inner.name:
+            self.variables[node.inner.name] = Variable()
+            self.variables[node.inner.name + REASONING_SUFFIX] = Variable()
+
+    # ---- on the backend's loop ----
+
+    def begin(self, conversation: Conversation) -> None:
+        """A fork's start."""
+        self.conversation = conversation
+        self.begin_text = len(conversation.text)
+        self.stream.push(conversation.text)
+        self._waits_for_parent = False
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._task is None and not self._waits_for_parent and self._queue:
+            self._task = self.backend.loop.create_task(self._drain())
+            self._task.add_done_callback(self._drained)
+
+    def _drained(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():  # before it could begin
+            self.fail(RequestAborted("the program was cancelled"))
+        self._wake()
+
+    async def _drain(self) -> None:
+        while self._queue:
+            node, place = self._queue.popleft()
+            try:
+                if self.error is None:
+                    await self._execute(node)
+            except asyncio.CancelledError:
+                self.fail(RequestAborted("the program was cancelled"), place)
+            except Exception as error:
+                self.fail(error, place)
+            if self.error is not None:
+                self._skip(node, self.error)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.value.done():
+            self.value.set_exception(error)
+        self.stream.close(error)
+
+
+def constant(value: Any) -> Variable:
+    """A variable that has its value already."""
+    variable = Variable()
+    variable.stream.push(value if isinstance(value, str) else str(value))
+    variable.settle(value)
+    return variable
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program."""
+
+    program: str
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.filename, self.line).strip()
+        where = f"in program {self.program!r}, {self.filename}:{self.line}"
+        return f"{where}: {source}" if source else where
+
+
+@dataclass(frozen=True, slots=True)
+class Fork(Node):
+    """Children begin here, with the conversation as it then is."""
+
+    children: tuple["Executor", ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Node):
+    """Everything before it has been done."""
+
+    reached: Future[None] = field(repr=False)
+
+
+class Executor:
+    """One state's queue, conversation and variables. `submit` from any thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        options: GenOptions,
+        program: str,
+        parent: "Executor | None" = None,
+    ) -> None:
+        self.backend = backend
+        self.options = options
+        self.program = program
+        self.variables: dict[str, Variable] = dict(parent.variables) if parent else {}
+        self.inherited = frozenset(self.variables)
+        self.conversation = Conversation(backend)
+        self.begin_text = 0  # characters of text that came from the parent
+        self.stream = Stream()
+        self.error: BaseException | None = None
+        self.closed = False  # the program has returned: nothing more will come
+        self._queue: deque[tuple[Node, Place | None]] = deque()
+        self._waits_for_parent = parent is not None
+        self._task: asyncio.Task[None] | None = None
+        self._scopes: dict[str, int] = {}
+        self._children: list[Executor] = []
+
+    # ---- from any thread ----
+
+    @property
+    def at_rest(self) -> bool:
+        """The program has returned and everything it said is done."""
+        return self.closed and not self._queue and self._task is None
+
+    def submit(self, node: Node, place: Place | None = None) -> None:
+        """Do this after everything submitted before."""
+        self._declare(node)
+        self._queue.append((node, place))
+        self.backend.loop.call_soon_threadsafe(self._wake)
+
+    def cancel(self) -> None:
+        """Stop what runs and drop what waits; the children's too. Done when nothing runs."""
+        self.backend.loop.call_soon_threadsafe(self._cancel)
+
+    def barrier(self) -> Future[None]:
+        """Done when everything submitted so far is; carries the state's error."""
+        reached: Future[None] = Future()
+        self.submit(Barrier(reached))
+        return reached
+
+    def finish(self) -> Future[None]:
+        """Nothing more will be submitted; done when all of it is."""
+        self.closed = True
+        return self.barrier()
+
+    def _declare(self, node: Node) -> None:
+        """Name the variables at once, so that reading one that never comes is an error."""
+        if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
             self.variables[node.name] = Variable()
         elif isinstance(node, Reasoning) and isinstance(node.inner, Gen) and node.inner.name:
             self.variables[node.inner.name] = Variable()
@@ -201,7 +350,7 @@ class Executor:
                 child.fail(error)
         elif isinstance(node, Barrier) and not node.reached.done():
             node.reached.set_exception(error)
-        elif isinstance(node, Gen | Select | ScopeBegin) and node.name is not None:
+        elif isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
             self.variables[node.name].fail(error)
 
     def _cancel(self) -> None:
@@ -209,7 +358,7 @@ class Executor:
             child._cancel()
         if self._task is not None:
             self._task.cancel()
-        elif self._queue or self._waits_for_parent:
+        elif not self.at_rest:
             self.fail(RequestAborted("the program was cancelled"))
 
     async def _execute(self, node: Node) -> None:
@@ -232,6 +381,8 @@ class Executor:
                 self.variables[name].settle(text)
             case Reasoning():
                 await self._reason(node)
+            case Call():
+                await self._call(node)
             case Fork(children):
                 await self._fork(children)
             case Barrier(reached):
@@ -245,6 +396,9 @@ class Executor:
         self.conversation.say(text)
         self.stream.push(text)
 
+    def _hear(self, generation: Generation) -> None:
+        self.conversation.hear(generation.text, generation.token_ids, generation.tail)
+
     def _hint(self) -> CacheHint:
         """What the queue knows of the future: a fork that follows, or the end."""
         following = self._queue[0][0] if self._queue else None
@@ -256,7 +410,7 @@ class Executor:
         variable = self.variables[node.name] if node.name is not None else None
         generations = await self._ask(node, variable)
         first = generations[0]
-        self.conversation.hear(first.text, first.token_ids)
+        self._hear(first)
         if variable is not None:
             variable.settle(self._value(node, generations), self._meta(generations))
 
@@ -309,7 +463,7 @@ class Executor:
             raise InvalidRequest("separate_reasoning takes one gen")
         generations = await self._ask(gen, None)
         first = generations[0]
-        self.conversation.hear(first.text, first.token_ids)
+        self._hear(first)
         thought, closed, answer = first.text.partition(node.end)
         if not closed:
             thought, answer = "", first.text
@@ -321,6 +475,16 @@ class Executor:
             reasoning = self.variables[gen.name + REASONING_SUFFIX]
             reasoning.stream.push(thought)
             reasoning.settle(thought)
+
+    async def _call(self, node: Call) -> None:
+        """Generate the call, carry it out, and add what came of it."""
+        variable = self.variables[node.name] if node.name is not None else None
+        generations = await self._ask(node.gen, variable)
+        self._hear(generations[0])
+        outcome = await node.run(generations[0].text)
+        self._say(node.before + outcome.text + node.after)
+        if variable is not None:
+            variable.settle(outcome, self._meta(generations))
 
     async def _fork(self, children: Sequence["Executor"]) -> None:
         if len(children) > 1 and self.conversation.text:

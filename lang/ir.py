@@ -3,7 +3,7 @@
 Owns the nodes and how they are put together with `+`. Knows no backend, no model and no state.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -200,3 +200,24 @@ def as_nodes(value: Any) -> tuple[Node, ...]:
             "cannot add None to a state: did a function forget to return its text?"
         )
     return _parts(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    """Let the model choose one of `functions` and its arguments; run it; add what it returned."""
+
+    name: str | None
+    gen: Gen
+    run: Callable[[str], Awaitable["ToolCall"]]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model made and the program carried out. The value of a `call` variable."""
+
+    function: str
+    arguments: dict[str, Any]
+    result: Any
+    text: str  # of the result, as the model sees it

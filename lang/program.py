@@ -17,7 +17,7 @@ from typing import Any
 from radixgen.errors import InvalidRequest
 from radixgen.lang.backends.default import resolve_backend
 from radixgen.lang.backends.protocol import Backend
-from radixgen.lang.executor import Executor
+from radixgen.lang.executor import Executor, wait_for
 from radixgen.lang.ir import GenOptions
 from radixgen.lang.options import run_options
 from radixgen.lang.state import AsyncProgramState, Awaited, ProgramState
@@ -196,8 +196,8 @@ class Program:
                 raise InvalidRequest(
                     f"program {self.name!r} returned a coroutine: write it as `async def`"
                 )
-            executor.closed = True
-            state.sync()
+            reached = executor.finish()
+            wait_for(reached, what="the end of the program")
         except BaseException as error:
             _end(executor, error)
             raise
@@ -215,8 +215,7 @@ class Program:
         executor = state.executor
         try:
             state.ret_value = await self.function(state, **arguments)
-            executor.closed = True
-            await Awaited(executor.barrier())
+            await Awaited(executor.finish())
         except BaseException as error:
             _end(executor, error)
             raise

@@ -5,13 +5,15 @@ Knows pydantic and JSON Schema; no states, no backends.
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable
 from typing import Any
 
+import typing_extensions
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.errors import PydanticUserError
 
 from radixgen.errors import InvalidRequest
 from radixgen.types import GrammarSpec
@@ -57,12 +59,24 @@ def _from_json(schema: Any) -> tuple[GrammarSpec, Parse]:
 
 def _from_type(schema: Any) -> tuple[GrammarSpec, Parse]:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(schema)
+        adapter: TypeAdapter[Any] = TypeAdapter(_readable(schema))
         described = adapter.json_schema()
-    except (PydanticSchemaGenerationError, TypeError, ValueError) as error:
+    except (PydanticUserError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidRequest(f"{schema!r} has no JSON schema: {reason}", "schema") from None
     return _from_json(_closed(described, schema))[0], _reader(adapter, schema)
+
+
+def _readable(schema: Any) -> Any:
+    """A `typing.TypedDict` as pydantic takes it: before Python 3.12 it wants the backport's."""
+    if not typing.is_typeddict(schema) or sys.version_info >= (3, 12):
+        return schema
+    hints = typing.get_type_hints(schema, include_extras=True)
+    optional = schema.__optional_keys__
+    members = {
+        name: typing.NotRequired[hint] if name in optional else hint for name, hint in hints.items()
+    }
+    return typing_extensions.TypedDict(schema.__name__, members)  # type: ignore[operator]
 
 
 def _closed(described: dict[str, Any], schema: Any) -> dict[str, Any]:

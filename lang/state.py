@@ -148,6 +148,17 @@ class _State:
         parent.submit(Fork(tuple(children)), caller(parent.program))
         return children
 
+    def _reached(self) -> Future[None]:
+        """Everything added so far; of a state at rest also when its backend is gone."""
+        if not self.executor.at_rest:
+            return self.executor.barrier()
+        reached: Future[None] = Future()
+        if self.executor.error is None:
+            reached.set_result(None)
+        else:
+            reached.set_exception(self.executor.error)
+        return reached
+
     def _iter_of(self, name: str | None) -> Any:
         return self.executor.stream if name is None else self._variable(name).stream
 
@@ -182,7 +193,7 @@ class ProgramState(_State):
 
     def sync(self) -> None:
         """Block until everything added so far is done. Raises the state's error."""
-        wait_for(self.executor.barrier(), what="the end of the state")
+        wait_for(self._reached(), what="the end of the state")
 
     def text(self, name: str | None = None) -> str:
         """The whole text so far, or the text that a variable was read from."""
@@ -234,7 +245,7 @@ class AsyncProgramState(_State):
         return variable.meta
 
     async def sync(self) -> None:
-        await Awaited(self.executor.barrier())
+        await Awaited(self._reached())
 
     async def text(self, name: str | None = None) -> str:
         if name is not None:

@@ -1,7 +1,9 @@
 """The backend that is used where none is named."""
 
+import asyncio
 import pkgutil
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from radixgen.lang.backends.protocol import Backend
@@ -28,3 +30,15 @@ def resolve_backend(backend: Any = None) -> Backend:
             backend = _chosen[0]
     found: Backend = getattr(backend, "lang_backend", backend)
     return found
+
+
+def flush_cache(backend: Any = None) -> None:
+    """Forget every cached prefix that no running request uses."""
+    found = resolve_backend(backend)
+    asyncio.run_coroutine_threadsafe(found.flush_cache(), found.loop).result()
+
+
+def get_server_info(backend: Any = None) -> Mapping[str, Any]:
+    """What the backend serves and its counters."""
+    found = resolve_backend(backend)
+    return asyncio.run_coroutine_threadsafe(found.server_info(), found.loop).result()

@@ -1,7 +1,7 @@
 """What the language asks of a backend, and what it answers with."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,11 +15,15 @@ Push = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One choice: its text, its token ids (empty where the backend has none) and how it went."""
+    """One choice: its text, its token ids (empty where the backend has none) and how it went.
+
+    `tail`: the end of `text` that `token_ids` do not spell, because it was cut inside a token.
+    """
 
     text: str
     token_ids: Sequence[int] = ()
     meta: dict[str, Any] = field(default_factory=dict)
+    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +60,4 @@ class Backend(Format, Protocol):
 
     async def flush_cache(self) -> None: ...
 
-    async def server_info(self) -> dict[str, Any]: ...
+    async def server_info(self) -> Mapping[str, Any]: ...

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from radixgen.errors import ModelError, UnsupportedModel
 from radixgen.gguf_header import read_header
 from radixgen.model.config import DecoderConfig, config_from_gguf, config_from_hf
-from tests.helpers import llama_gguf_shapes, write_tiny_gguf
+from helpers import llama_gguf_shapes, write_tiny_gguf
 
 SIZES: dict[str, Any] = {
     "vocab_size": 1000,
@@ -147,13 +147,16 @@ def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
 
 
 def gguf_config(
-    path: Path, arch: str = "llama", extra: tuple[str, ...] = (), **keys: Any
+    path: Path,
+    keys: dict[str, Any] | None = None,
+    arch: str = "llama",
+    extra: tuple[str, ...] = (),
 ) -> DecoderConfig:
     shapes = llama_gguf_shapes(arch)
     for name in extra:
         shapes[name] = (256,)
     tensors = {name: ("F32", np.zeros(shape, np.float32)) for name, shape in shapes.items()}
-    write_tiny_gguf(path / "model.gguf", tensors, arch, **keys)
+    write_tiny_gguf(path / "model.gguf", tensors, arch, **(keys or {}))
     return config_from_gguf(read_header(path / "model.gguf"))
 
 
@@ -161,29 +164,29 @@ def test_gguf_of_every_family(tmp_path: Path) -> None:
     ids = {
         f"tokenizer__ggml__{name}_token_id": i for name, i in (("eos", 2), ("eot", 9), ("bos", 1))
     }
-    plain = gguf_config(tmp_path, rope__freq_base=5e5, **ids)
+    plain = gguf_config(tmp_path, {"rope__freq_base": 5e5, **ids})
     assert (plain.family, plain.hidden_size, plain.num_layers) == ("llama", 256, 2)
     assert (plain.head_dim, plain.vocab_size, plain.max_context) == (64, 259, 512)
     assert plain.tied_head
     assert plain.rope.theta == 5e5
     assert (plain.eos_ids, plain.bos_id, plain.dtype) == ((2, 9), 1, "float32")
-    biased = gguf_config(tmp_path, "qwen2", ("blk.0.attn_q.bias", "output.weight"))
+    biased = gguf_config(tmp_path, None, "qwen2", ("blk.0.attn_q.bias", "output.weight"))
     assert biased.qkv_bias
     assert not biased.o_bias
     assert not biased.tied_head
-    assert gguf_config(tmp_path, "qwen3").qk_norm
+    assert gguf_config(tmp_path, None, "qwen3").qk_norm
 
 
 def test_gguf_rope_scalings(tmp_path: Path) -> None:
     yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0,
             "rope__scaling__original_context_length": 128}  # fmt: skip
-    rope = gguf_config(tmp_path, **yarn).rope
+    rope = gguf_config(tmp_path, yarn).rope
     assert (rope.kind, rope.factor, rope.original_max_context) == ("yarn", 4.0, 128)
     assert rope.attention_factor is None
-    scaled = gguf_config(tmp_path, **yarn, rope__scaling__attn_factor=2.0).rope
+    scaled = gguf_config(tmp_path, {**yarn, "rope__scaling__attn_factor": 2.0}).rope
     assert scaled.attention_factor == pytest.approx(2 * (1 + 0.1 * np.log(4)))
     linear = {"rope__scaling__type": "linear", "rope__scaling__factor": 2.0}
-    assert gguf_config(tmp_path, **linear).rope.kind == "linear"
+    assert gguf_config(tmp_path, linear).rope.kind == "linear"
 
 
 @pytest.mark.parametrize(
@@ -198,11 +201,11 @@ def test_gguf_rope_scalings(tmp_path: Path) -> None:
 )
 def test_unsupported_gguf(tmp_path: Path, arch: str, keys: dict[str, Any], what: str) -> None:
     with pytest.raises(UnsupportedModel, match=what):
-        gguf_config(tmp_path, arch, **keys)
+        gguf_config(tmp_path, keys, arch)
 
 
 def test_missing_and_mistyped_gguf_keys_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"llama\.context_length is None"):
-        gguf_config(tmp_path, context_length=None)
+        gguf_config(tmp_path, {"context_length": None})
     with pytest.raises(ModelError, match=r"llama\.block_count is 'two'"):
-        gguf_config(tmp_path, block_count="two")
+        gguf_config(tmp_path, {"block_count": "two"})

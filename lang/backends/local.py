@@ -1,0 +1,146 @@
+"""Programs against a radixgen runtime: token ids over the client's connection.
+
+Owns the step from a node to a request and back. Knows the client; nothing of the process behind it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radixgen.client import EngineClient
+from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.chat import ChatFormat
+from radixgen.lang.choices import needs_unconditional
+from radixgen.lang.conversation import Conversation
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
+from radixgen.types import CacheHint, Choice, FinishReason, GenerateResult, SamplingParams
+
+
+class LocalBackend:
+    """`client`, which belongs to `loop`."""
+
+    def __init__(self, client: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
+        self.client = client
+        self.loop = loop
+        tokenizer = client.tokenizer
+        self.chat = ChatFormat(self._render) if tokenizer.has_chat_template else None
+
+    def _render(self, messages: list[dict[str, str]], generation: bool) -> str:
+        return self.client.tokenizer.render_chat(messages, add_generation_prompt=generation)
+
+    def encode(self, text: str, at_start: bool) -> Sequence[int]:
+        return self.client.tokenizer.encode(text, add_special_tokens=at_start)
+
+    def check(self, node: Node) -> None:
+        """Parameters out of range surface here, at the line that adds the node."""
+        if isinstance(node, Gen):
+            node.options.sampling()
+
+    async def generate(
+        self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
+    ) -> Sequence[Generation]:
+        sampling = _sampling(gen)
+        result: GenerateResult | None = None
+        stream = self.client.generate(
+            self._ids(conversation.prompt()),
+            sampling,
+            stream=True,
+            grammar=gen.grammar,
+            hint=hint,
+            **_request_options(gen.options),
+        )
+        async for piece in stream:
+            if piece.index == 0:
+                push(piece.text)
+            result = piece.result or result
+        assert result is not None
+        return [self._generation(choice, result) for choice in result.choices]
+
+    def _ids(self, prompt: Sequence[int]) -> list[int]:
+        """A generation needs a token to follow: the first of all is the one that opens a text."""
+        if prompt:
+            return list(prompt)
+        opening = self.client.tokenizer.encode("", add_special_tokens=True)
+        return opening or [min(self.client.tokenizer.eos_ids)]
+
+    def _generation(self, choice: Choice, result: GenerateResult) -> Generation:
+        ids, tail = self._kept(choice)
+        meta = {
+            "finish_reason": choice.finish_reason.value,
+            "stop_reason": choice.stop_reason,
+            "prompt_tokens": result.usage.prompt_tokens,
+            "cached_tokens": result.usage.cached_tokens,
+            "completion_tokens": len(choice.token_ids),
+            "first_token_seconds": result.usage.first_token_seconds,
+            "total_seconds": result.usage.total_seconds,
+        }
+        if choice.logprobs:
+            meta["output_token_logprobs"] = [(p.logprob, p.token_id) for p in choice.logprobs]
+            meta["output_top_logprobs"] = [list(p.top) for p in choice.logprobs]
+        return Generation(choice.text, ids, meta, tail)
+
+    def _kept(self, choice: Choice) -> tuple[Sequence[int], str]:
+        """The tokens that spell the text, and what of it they do not.
+
+        The token that ended the text is not part of it. A stop string may end inside a token: then
+        only the whole tokens before it count, and the rest of the text is tokenised again.
+        """
+        ids = list(choice.token_ids)
+        if choice.finish_reason is FinishReason.STOP and isinstance(choice.stop_reason, int):
+            return ids[:-1], ""
+        if not isinstance(choice.stop_reason, str):
+            return ids, ""
+        data, spelled, count = choice.text.encode(), 0, 0
+        for token_id in ids:
+            size = len(self.client.tokenizer.token_bytes(token_id))
+            if spelled + size > len(data):
+                break
+            spelled, count = spelled + size, count + 1
+        while True:  # a cut inside a character moves back to its beginning
+            try:
+                return ids[:count], data[spelled:].decode()
+            except UnicodeDecodeError:
+                count -= 1
+                spelled -= len(self.client.tokenizer.token_bytes(ids[count]))
+
+    async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
+        prefix, rest = conversation.branches(select.choices)
+        options = _request_options(select.options)
+        given = await self.client.score(self._ids(prefix), rest, hint=hint, **options)
+        alone: tuple[tuple[float, ...], ...] = ()
+        if needs_unconditional(select.method):
+            without = await self.client.score(self._ids(()), rest, **options)
+            alone = without.logprobs
+        scores = Scores(select.choices, given.logprobs, alone)
+        return Scored(scores, [[*prefix, *option] for option in rest])
+
+    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+        ids, _ = conversation.branches(("", " "))  # without the last token, which may yet change
+        if ids:
+            await self.client.generate(ids, SamplingParams(max_tokens=0), hint=hint)
+
+    async def flush_cache(self) -> None:
+        await self.client.flush_cache()
+
+    async def server_info(self) -> Mapping[str, Any]:
+        ready = self.client.ready
+        return {
+            "model": ready.model,
+            "max_context": ready.max_context,
+            "page_size": ready.page_size,
+            "num_pages": ready.num_pages,
+            "stats": await self.client.stats(),
+        }
+
+
+def _sampling(gen: Gen) -> SamplingParams:
+    """The request's parameters. A dtype's stops join those that were asked for."""
+    if gen.extra_stop:
+        stop = (*as_texts(gen.options.stop or ()), *gen.extra_stop)
+        return gen.options.sampling(stop=tuple(dict.fromkeys(stop)))
+    return gen.options.sampling()
+
+
+def _request_options(options: GenOptions) -> Any:
+    said = {"priority": options.priority, "namespace": options.namespace}
+    return {name: value for name, value in said.items() if value is not None}
