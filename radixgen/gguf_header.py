@@ -52,8 +52,15 @@ class GgufHeader:
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end a text, a turn or a message, as far as the file names them."""
         keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-        found = (self.metadata.get(f"tokenizer.ggml.{key}") for key in keys)
-        return tuple(dict.fromkeys(int(token) for token in found if token is not None))
+        found = (self.token_id(key) for key in keys)
+        return tuple(dict.fromkeys(token for token in found if token is not None))
+
+    def token_id(self, key: str) -> int | None:
+        """`tokenizer.ggml.<key>`. Raises ModelError when it is no id."""
+        value = self.metadata.get(f"tokenizer.ggml.{key}")
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise ModelError(f"{self.path} is damaged: tokenizer.ggml.{key} is {value!r}")
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -144,7 +151,7 @@ class _Reader:
         dims = self._array(10, self._scalar("I"))
         return TensorInfo(name, tuple(reversed(dims)), self._scalar("I"), self._scalar("Q"))
 
-    def _aligned(self, alignment: int) -> int:
-        if alignment < 1:
+    def _aligned(self, alignment: Any) -> int:
+        if not isinstance(alignment, int) or alignment < 1:
             raise ModelError(f"{self.path} is damaged: general.alignment is {alignment}")
         return -(-self.position // alignment) * alignment

@@ -66,12 +66,14 @@ def write_byte_tokenizer(path: "Path", chat_template: str | None = CHATML) -> No
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    vocab = {character: byte for byte, character in bytes_to_unicode().items()}
+    alphabet: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+    vocab = {character: byte for byte, character in alphabet.items()}
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    loader: Any = PreTrainedTokenizerFast
+    tokenizer = loader(tokenizer_object=backend, eos_token="<|im_end|>")
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(path)
 
@@ -104,7 +106,8 @@ def write_tiny_model(
     }
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **fields))
+        loader: Any = AutoModelForCausalLM
+        model = loader.from_config(AutoConfig.for_model(family, **fields))
         for name, parameter in model.named_parameters():  # norms and biases start at 1 and 0
             if parameter.dim() == 1:
                 torch.nn.init.normal_(parameter.data, 1.0 if "norm" in name else 0.0, 0.2)

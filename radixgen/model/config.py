@@ -263,7 +263,7 @@ def config_from_gguf(header: GgufHeader, rope_divisors: tuple[float, ...] = ()) 
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
         sliding_windows=(window,) * num_layers,
         eos_ids=header.eos_ids,
-        bos_id=header.metadata.get("tokenizer.ggml.bos_token_id"),
+        bos_id=header.token_id("bos_token_id"),
         dtype=_gguf_dtype(header),
     )
 

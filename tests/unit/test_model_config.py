@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import llama_gguf_shapes, write_tiny_gguf
 from transformers import AutoConfig
 
 from radixgen.errors import ModelError, UnsupportedModel
 from radixgen.gguf_header import read_header
 from radixgen.model.config import DecoderConfig, config_from_gguf, config_from_hf
-from helpers import llama_gguf_shapes, write_tiny_gguf
 
 SIZES: dict[str, Any] = {
     "vocab_size": 1000,
