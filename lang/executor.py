@@ -10,6 +10,7 @@ Knows nodes, conversations and the backend; nothing of how programs are written.
 
 import asyncio
 import linecache
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -146,6 +147,21 @@ class Executor:
         self.submit(Barrier(reached))
         return reached
 
+    def end(self, error: BaseException) -> None:
+        """The program raised: when this returns, the state has the error and nothing runs on."""
+        ended = threading.Event()
+
+        def end() -> None:
+            self.fail(error)
+            self._cancel()
+            ended.set()
+
+        if _running_loop() is self.backend.loop:
+            end()
+        else:
+            self.backend.loop.call_soon_threadsafe(end)
+            ended.wait()
+
     def finish(self) -> Future[None]:
         """Nothing more will be submitted; done when all of it is."""
         self.closed = True
@@ -192,142 +208,6 @@ class Executor:
                 self.fail(error, place)
             if self.error is not None:
                 self._skip(node, self.error)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.value.done():
-            self.value.set_exception(error)
-        self.stream.close(error)
-
-
-def constant(value: Any) -> Variable:
-    """A variable that has its value already."""
-    variable = Variable()
-    variable.stream.push(value if isinstance(value, str) else str(value))
-    variable.settle(value)
-    return variable
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of the user's program."""
-
-    program: str
-    filename: str
-    line: int
-
-    def __str__(self) -> str:
-        source = linecache.getline(self.filename, self.line).strip()
-        where = f"in program {self.program!r}, {self.filename}:{self.line}"
-        return f"{where}: {source}" if source else where
-
-
-@dataclass(frozen=True, slots=True)
-class Fork(Node):
-    """Children begin here, with the conversation as it then is."""
-
-    children: tuple["Executor", ...] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier(Node):
-    """Everything before it has been done."""
-
-    reached: Future[None] = field(repr=False)
-
-
-class Executor:
-    """One state's queue, conversation and variables. `submit` from any thread."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        options: GenOptions,
-        program: str,
-        parent: "Executor | None" = None,
-    ) -> None:
-        self.backend = backend
-        self.options = options
-        self.program = program
-        self.variables: dict[str, Variable] = dict(parent.variables) if parent else {}
-        self.inherited = frozenset(self.variables)
-        self.conversation = Conversation(backend)
-        self.begin_text = 0  # characters of text that came from the parent
-        self.stream = Stream()
-        self.error: BaseException | None = None
-        self.closed = False  # the program has returned: nothing more will come
-        self._queue: deque[tuple[Node, Place | None]] = deque()
-        self._waits_for_parent = parent is not None
-        self._task: asyncio.Task[None] | None = None
-        self._scopes: dict[str, int] = {}
-        self._children: list[Executor] = []
-
-    # ---- from any thread ----
-
-    @property
-    def at_rest(self) -> bool:
-        """The program has returned and everything it said is done."""
-        return self.closed and not self._queue and self._task is None
-
-    def submit(self, node: Node, place: Place | None = None) -> None:
-        """Do this after everything submitted before."""
-        self._declare(node)
-        self._queue.append((node, place))
-        self.backend.loop.call_soon_threadsafe(self._wake)
-
-    def cancel(self) -> None:
-        """Stop what runs and drop what waits; the children's too. Done when nothing runs."""
-        self.backend.loop.call_soon_threadsafe(self._cancel)
-
-    def barrier(self) -> Future[None]:
-        """Done when everything submitted so far is; carries the state's error."""
-        reached: Future[None] = Future()
-        self.submit(Barrier(reached))
-        return reached
-
-    def finish(self) -> Future[None]:
-        """Nothing more will be submitted; done when all of it is."""
-        self.closed = True
-        return self.barrier()
-
-    def _declare(self, node: Node) -> None:
-        """Name the variables at once, so that reading one that never comes is an error."""
-        if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
-            self.variables[node.name] = Variable()
-        elif isinstance(node, Reasoning) and isinstance(node.inner, Gen) and node.inner.name:
-            self.variables[node.inner.name] = Variable()
-            self.variables[node.inner.name + REASONING_SUFFIX] = Variable()
-
-    # ---- on the backend's loop ----
-
-    def begin(self, conversation: Conversation) -> None:
-        """A fork's start."""
-        self.conversation = conversation
-        self.begin_text = len(conversation.text)
-        self.stream.push(conversation.text)
-        self._waits_for_parent = False
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._task is None and not self._waits_for_parent and self._queue:
-            self._task = self.backend.loop.create_task(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            while self._queue:
-                node, place = self._queue.popleft()
-                try:
-                    if self.error is None:
-                        await self._execute(node)
-                except asyncio.CancelledError:
-                    aborted = RequestAborted("the program was cancelled")
-                    self.fail(aborted, place)
-                except Exception as error:
-                    self.fail(error, place)
-                if self.error is not None:
-                    self._skip(node, self.error)
-        finally:
-            self._task = None
-            self._wake()
 
     def fail(self, error: BaseException, place: Place | None = None) -> None:
         """The state's end: waiters see `error`, with the line of the program that met it."""
@@ -495,13 +375,18 @@ class Executor:
             child.begin(self.conversation.copy())
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def wait_for(future: Future[Any], *, what: str) -> Any:
     """Block for a value, on a thread that may be blocked."""
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        return future.result()
-    if future.done():
+    running = _running_loop()
+    if running is None or future.done():
         return future.result()
     raise RadixgenError(
         f"{what} is not there yet, and waiting for it here would block the event loop {running!r}: "

@@ -199,7 +199,7 @@ class Program:
             reached = executor.finish()
             wait_for(reached, what="the end of the program")
         except BaseException as error:
-            _end(executor, error)
+            executor.end(error)
             raise
         finally:
             state._owner = None
@@ -209,7 +209,7 @@ class Program:
         try:
             self._play(state, arguments)
         except Exception as error:
-            _end(state.executor, error)
+            state.executor.end(error)
 
     async def _aplay(self, state: AsyncProgramState, arguments: dict[str, Any]) -> None:
         executor = state.executor
@@ -217,7 +217,7 @@ class Program:
             state.ret_value = await self.function(state, **arguments)
             await Awaited(executor.finish())
         except BaseException as error:
-            _end(executor, error)
+            executor.end(error)
             raise
         finally:
             state._owner = None
@@ -250,12 +250,6 @@ class Program:
                 if index + ahead < len(items):
                     running.append(pool.submit(play, items[index + ahead]))
                 yield running[index].result()
-
-
-def _end(executor: Executor, error: BaseException) -> None:
-    """A program that raised leaves nothing running."""
-    executor.backend.loop.call_soon_threadsafe(executor.fail, error)
-    executor.cancel()
 
 
 def _threads(num_threads: int | str) -> int:

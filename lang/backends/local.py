@@ -65,7 +65,7 @@ class LocalBackend:
 
     def _generation(self, choice: Choice, result: GenerateResult) -> Generation:
         ids, tail = self._kept(choice)
-        meta = {
+        meta: dict[str, Any] = {
             "finish_reason": choice.finish_reason.value,
             "stop_reason": choice.stop_reason,
             "prompt_tokens": result.usage.prompt_tokens,
