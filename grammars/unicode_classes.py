@@ -16,6 +16,19 @@ from radixgen.grammars.expr import MAX_CODE_POINT, Ranges
 ASCII_DIGIT: Ranges = ((0x30, 0x39),)
 ASCII_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 ASCII_SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
+# In ECMA-262: tab to carriage return, the separators (category Zs), the line terminators, U+FEFF.
+ECMA_SPACE: Ranges = (
+    (0x09, 0x0D),
+    (0x20, 0x20),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+)
 SURROGATES: Ranges = ((0xD800, 0xDFFF),)
 # Between these lies no assigned code point but private use, in any version of Unicode so far.
 _TABLE_BLOCKS = ((0, 0x3FFFF), (0xE0000, 0xE0FFF))
@@ -32,6 +45,7 @@ def join(*sets: Ranges) -> Ranges:
     return tuple(merged)
 
 
+@lru_cache(256)
 def invert(ranges: Ranges) -> Ranges:
     """Every code point that sorted, disjoint `ranges` lack, surrogates left out."""
     gaps: list[tuple[int, int]] = []
@@ -45,9 +59,20 @@ def invert(ranges: Ranges) -> Ranges:
     return tuple(gaps)
 
 
+@lru_cache(256)
 def common(one: Ranges, other: Ranges) -> Ranges:
-    """The intersection, surrogates left out."""
-    return invert(join(invert(one), invert(other)))
+    """The intersection of two sorted, disjoint sets."""
+    found: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if low <= high:
+            found.append((low, high))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
 
 
 @lru_cache(1)
@@ -88,13 +113,6 @@ def word() -> Ranges:
 def space() -> Ranges:
     r"""What `\s` is in Python's str patterns."""
     return _matching(r"\s+")
-
-
-@lru_cache(1)
-def ecma_space() -> Ranges:
-    r"""What `\s` is in ECMA-262: the separators, the line terminators and U+FEFF."""
-    controls = ((0x09, 0x0D), (0x2028, 0x2029), (0xFEFF, 0xFEFF))
-    return join(_categories()["Zs"], controls)
 
 
 # --- properties ---------------------------------------------------------------------------------
@@ -146,9 +164,7 @@ def _plain(name: str) -> str:
 
 
 _BY_NAME = {
-    _plain(name): short
-    for short, names in _LONG_NAMES.items()
-    for name in (short, *names.split())
+    _plain(name): short for short, names in _LONG_NAMES.items() for name in (short, *names.split())
 }
 
 
