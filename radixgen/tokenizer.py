@@ -157,8 +157,9 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template: Any,
     ) -> str:
-        """The prompt that the model's chat template makes of `messages`; `template`: its variables.
+        """The prompt that the model's chat template makes of `messages`.
 
+        template: variables of the template, and transformers' continue_final_message.
         Raises InvalidRequest when there is no template or it refuses the messages.
         """
         if not self.has_chat_template:
@@ -166,6 +167,7 @@ class Tokenizer:
                 "this model has no chat template: use text prompts, or a model made for chat",
                 "messages",
             )
+        _check_variables(template)
         try:
             rendered = self._chat.apply_chat_template(
                 [dict(message) for message in messages],
@@ -188,6 +190,18 @@ class Tokenizer:
         """Ids of `render_chat`; the template itself writes the special tokens."""
         text = self.render_chat(messages, add_generation_prompt, tools, **template)
         return self.encode(text, add_special_tokens=False)
+
+
+# What transformers' apply_chat_template takes beside the variables of a template.
+_RESERVED = {"conversation", "messages", "tools", "chat_template", "add_generation_prompt",
+             "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+             "return_assistant_tokens_mask", "tokenizer_kwargs"}  # fmt: skip
+
+
+def _check_variables(template: Mapping[str, Any]) -> None:
+    reserved = sorted(_RESERVED & template.keys())
+    if reserved:
+        raise InvalidRequest(f"{reserved[0]!r} is not a variable of chat templates", reserved[0])
 
 
 def _check_text(text: str, param: str = "prompt") -> None:
