@@ -1,0 +1,70 @@
+"""From named tensors to the weights a decoder runs with. Knows names and forms, no computation.
+
+q, k, v -> qkv        gate, up -> gate_up        no head -> the embedding
+"""
+
+from collections.abc import MutableMapping, Sequence
+
+import torch
+from torch import Tensor
+
+from radixgen.errors import ModelError
+from radixgen.kernels.linear import PackedWeight, Weight
+from radixgen.model.config import DecoderConfig
+from radixgen.model.decoder import DecoderWeights, Layer
+from radixgen.model.layers import Projection
+
+
+def assemble(
+    config: DecoderConfig, tensors: MutableMapping[str, Weight], dtype: torch.dtype
+) -> DecoderWeights:
+    """The weights of a model from tensors named as `weights` names them, floats cast to `dtype`.
+
+    Tensors leave the mapping as they are used, so that joining them holds none twice.
+    Raises ModelError for a tensor that is missing.
+    """
+    take = _Taker(tensors, dtype)
+    embedding = take.matrix("embed")
+    layers = tuple(_layer(config, take, i) for i in range(config.num_layers))
+    head = embedding if config.tied_head else take.matrix("head")
+    return DecoderWeights(embedding, layers, take.vector("norm"), head)
+
+
+def _layer(config: DecoderConfig, take: "_Taker", index: int) -> Layer:
+    prefix = f"layers.{index}."
+    attention, mlp = prefix + "attention.", prefix + "mlp."
+    qk_norm = config.qk_norm
+    return Layer(
+        input_norm=take.vector(prefix + "attention_norm"),
+        qkv=take.projection([attention + name for name in "qkv"], config.qkv_bias),
+        q_norm=take.vector(attention + "q_norm") if qk_norm else None,
+        k_norm=take.vector(attention + "k_norm") if qk_norm else None,
+        output=take.projection([attention + "o"], config.o_bias),
+        ffn_norm=take.vector(prefix + "mlp_norm"),
+        gate_up=take.projection([mlp + "gate", mlp + "up"], config.mlp_bias),
+        down=take.projection([mlp + "down"], config.mlp_bias),
+        window=config.sliding_windows[index],
+    )
+
+
+class _Taker:
+    def __init__(self, tensors: MutableMapping[str, Weight], dtype: torch.dtype) -> None:
+        self.tensors, self.dtype = tensors, dtype
+
+    def matrix(self, name: str) -> Weight:
+        weight = self.tensors.pop(name, None)
+        if weight is None:
+            raise ModelError(f"the model has no tensor {name!r}")
+        return weight if isinstance(weight, PackedWeight) else weight.to(self.dtype)
+
+    def vector(self, name: str) -> Tensor:
+        tensor = self.matrix(name)
+        if isinstance(tensor, PackedWeight):
+            raise ModelError(f"tensor {name!r} is quantised; norms and biases must be floats")
+        return tensor
+
+    def projection(self, names: Sequence[str], with_bias: bool) -> Projection:
+        weights = [self.matrix(name) for name in names]
+        return Projection.of(
+            weights, [self.vector(f"{name}.bias") if with_bias else None for name in names]
+        )

@@ -1,0 +1,137 @@
+"""The forward pass of Llama-family decoders over KV pages. Knows no requests and no sampling.
+
+    ─┬─ norm ─ qkv ─ (q, k norm) ─ rope ─ write KV ─ paged attention ─ o ─ + ─┬─ norm ─ ffn ─ + ─
+     └────────────────────────────────────────────────────────────────────────┘└──────────────┘
+
+Each operation computes a row by itself, so tokens may be cut into steps in any way.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from radixgen.kernels.activation import silu_mul
+from radixgen.kernels.attention import paged_attention
+from radixgen.kernels.kv_write import write_kv
+from radixgen.kernels.linear import Weight, linear
+from radixgen.kernels.norm import add_rms_norm, rms_norm
+from radixgen.kernels.rope import apply_rope
+from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.config import DecoderConfig
+from radixgen.model.kv_cache import KVCache, KVLayout
+from radixgen.model.layers import Projection, embed
+from radixgen.model.rope import rope_table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Weights of one layer; norms and biases are in the compute dtype."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: Projection  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
+    q_norm: Tensor | None  # [head_dim]
+    k_norm: Tensor | None
+    output: Projection  # num_heads * head_dim -> hidden
+    ffn_norm: Tensor  # [hidden]
+    gate_up: Projection  # hidden -> 2 * ffn
+    down: Projection  # ffn -> hidden
+    window: int | None  # tokens that a query sees, itself included
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecoderWeights:
+    """All weights of a model in the form it runs in."""
+
+    embedding: Weight  # [vocab, hidden]
+    layers: tuple[Layer, ...]
+    final_norm: Tensor  # [hidden]
+    head: Weight  # [vocab, hidden], the embedding itself when tied
+
+
+class Decoder:
+    """A model ready to run, its hidden states in `dtype`.
+
+    `max_context`: positions it can be asked for, in tokens; the model's own when None.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: DecoderWeights,
+        dtype: torch.dtype = torch.float32,
+        max_context: int | None = None,
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.dtype = dtype
+        self.device = weights.final_norm.device
+        self.max_context = max_context or config.max_context
+        cos, sin = rope_table(config.rope, config.head_dim, self.max_context)
+        self._cos, self._sin = cos.to(self.device), sin.to(self.device)
+        self._scale = config.head_dim**-0.5
+
+    def kv_layout(self, page_size: int, dtype: torch.dtype | None = None) -> KVLayout:
+        """The form of this model's KV pages; `dtype` None is the compute dtype."""
+        c = self.config
+        return KVLayout(c.num_layers, c.num_kv_heads, c.head_dim, page_size, dtype or self.dtype)
+
+    def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
+        """Write the KV of every token and return the normed hidden states [outputs, hidden]."""
+        w = self.weights
+        cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
+        residual = embed(w.embedding, inputs.token_ids, self.dtype)
+        x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
+        next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
+        attention, outputs = inputs.attention, None
+        for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
+            if i == len(w.layers) - 1:  # nothing after it reads the other tokens
+                attention, outputs = inputs.output_attention, inputs.outputs
+            q, k, v = self._project(layer, x, cos, sin)
+            write_kv(k, v, cache.k_pages[i], cache.v_pages[i], inputs.slots)
+            if outputs is not None:
+                q, residual = q[outputs], residual[outputs]
+            if not len(q):
+                return residual
+            mixed = self._attend(layer, q, cache.k_pages[i], cache.v_pages[i], attention)
+            x, residual = self._add_norm(mixed, residual, layer.ffn_norm)
+            x = layer.down(silu_mul(layer.gate_up(x)))
+            x, residual = self._add_norm(x, residual, next_norm)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] from `forward` -> logits [rows, vocab], float32."""
+        return linear(hidden, self.weights.head).float()
+
+    def _project(
+        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x [tokens, hidden] -> q, k, v [tokens, heads, head_dim], q and k rotated."""
+        c = self.config
+        heads = layer.qkv(x).view(len(x), c.num_heads + 2 * c.num_kv_heads, c.head_dim)
+        end = c.num_heads + c.num_kv_heads
+        q, k, v = heads[:, : c.num_heads], heads[:, c.num_heads : end], heads[:, end:]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, c.rms_norm_eps)
+            k = rms_norm(k, layer.k_norm, c.rms_norm_eps)
+        q, k = apply_rope(q, k, cos, sin)
+        return q, k, v
+
+    def _attend(
+        self, layer: Layer, q: Tensor, k_pages: Tensor, v_pages: Tensor, meta: AttentionMetadata
+    ) -> Tensor:
+        mixed = paged_attention(
+            q,
+            k_pages,
+            v_pages,
+            meta.qo_indptr,
+            meta.kv_indptr,
+            meta.kv_indices,
+            meta.kv_last_page_len,
+            scale=self._scale,
+            window=layer.window,
+        )
+        return layer.output(mixed.view(len(q), -1))
+
+    def _add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, weight, self.config.rms_norm_eps)
