@@ -1,0 +1,55 @@
+"""From settings to a model runner: finds the model, loads it, and gives it pages."""
+
+import torch
+
+from radixgen.config import CacheConfig, Dtype, ModelConfig
+from radixgen.errors import ConfigError
+from radixgen.model.assemble import assemble
+from radixgen.model.config import DecoderConfig
+from radixgen.model.decoder import Decoder
+from radixgen.model.hub import ModelFiles, resolve
+from radixgen.model.kv_cache import KVCache, available_bytes, choose_num_pages
+from radixgen.model.runner import ModelRunner
+from radixgen.model.weights import load_model
+
+
+def load_runner(
+    model: ModelConfig, cache: CacheConfig, files: ModelFiles | None = None
+) -> ModelRunner:
+    """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
+
+    dtype "auto" is float32; kv_dtype "auto" is the compute dtype. The end tokens are those of
+    `runner.decoder.config.eos_ids`. Raises ModelError for files that cannot be used and ConfigError
+    for settings that do not fit the model or the machine.
+    """
+    if model.device != "cpu":
+        raise ConfigError(f"device={model.device!r}: 'cpu' is the device that can be used")
+    dtype = _torch_dtype(model.dtype, torch.float32)
+    loaded = load_model(files or resolve(model.model, model.revision), dtype)
+    config = loaded.config
+    max_context = _max_context(config, model.max_context)
+    tensors = dict(loaded.weights)
+    del loaded  # or the parts of joined matrices would stay
+    decoder = Decoder(config, assemble(config, tensors, dtype), dtype, max_context)
+    layout = decoder.kv_layout(cache.page_size, _torch_dtype(model.kv_dtype, dtype))
+    num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
+    pages = KVCache.allocate(layout, num_pages, decoder.device)
+    return ModelRunner(decoder, pages, config.eos_ids)
+
+
+def _torch_dtype(name: Dtype, default: torch.dtype) -> torch.dtype:
+    if name == "auto":
+        return default
+    return {
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }[name]
+
+
+def _max_context(config: DecoderConfig, wanted: int | None) -> int:
+    if wanted is None or wanted <= config.max_context or config.rope.kind == "dynamic":
+        return wanted or config.max_context
+    raise ConfigError(
+        f"max_context={wanted} is above the {config.max_context} tokens that the model was made for"
+    )

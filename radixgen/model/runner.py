@@ -1,0 +1,204 @@
+"""Runs a step: the only one that touches the device. Keeps no state but weights and KV pages.
+
+    ScheduledBatch -> page copies -> one forward of all rows -> log-probabilities of given tokens
+                                     (masks are filled)      -> draws, drafts verified -> StepResult
+
+Every row's numbers are bitwise those it would have alone: a step is a matter of speed only.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult
+from radixgen.model.attention import (
+    StepInputs,
+    build_inputs,
+    copy_pages,
+    count_given,
+)
+from radixgen.model.decoder import Decoder
+from radixgen.model.kv_cache import KVCache
+from radixgen.model.sampler import NOT_FINITE, Draw, Drawn, Sampler, token_logprobs
+from radixgen.types import TokenLogprob
+
+_TILE_ELEMENTS = 1 << 23  # logits held at once: 32 MiB of float32
+
+
+class ModelRunner:
+    """A decoder, its KV pages and a sampler. `end_token_ids` are what min_tokens holds back."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, end_token_ids: Sequence[int] = ()) -> None:
+        self.decoder = decoder
+        self.cache = cache
+        self.vocab_size = decoder.config.vocab_size
+        self._sampler = Sampler(self.vocab_size, end_token_ids)
+        self._tile_rows = max(1, _TILE_ELEMENTS // self.vocab_size)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        batch: ScheduledBatch,
+        bitmask: Tensor | np.ndarray | None = None,
+        fill_mask: Callable[[], None] | None = None,
+    ) -> StepResult:
+        """Compute the step and draw its tokens.
+
+        `bitmask`: int32 [mask rows, ceil(vocab / 32)], indexed by ScheduledRow.mask_row; bit 1
+        allows a token. `fill_mask` fills it: it is called once the forward pass is launched, so on
+        a device with a queue of its own the CPU fills masks meanwhile.
+
+        Raises InvalidRequest for a batch that would reach outside pages, context or vocabulary;
+        nothing has been computed then. What goes wrong in one row is that row's `error`.
+        """
+        if not batch.rows:
+            copy_pages(batch.copies, self.cache)
+            return StepResult(())
+        started = time.perf_counter()
+        context = self.decoder.max_context
+        inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
+        copy_pages(batch.copies, self.cache)
+        hidden = self.decoder.forward(inputs, self.cache)
+        forwarded = time.perf_counter()
+        if fill_mask is not None:
+            fill_mask()
+        filled = time.perf_counter()
+        mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
+        results = self._results(batch.rows, inputs, hidden, mask)
+        return StepResult(results, forwarded - started, time.perf_counter() - filled)
+
+    def _results(
+        self,
+        rows: Sequence[ScheduledRow],
+        inputs: StepInputs,
+        hidden: Tensor,
+        bitmask: Tensor | None,
+    ) -> list[RowResult]:
+        given = self._score(rows, inputs, hidden)
+        drawn = iter(self._draw(rows, inputs, hidden, bitmask))
+        results = []
+        for row, scores in zip(rows, given, strict=True):
+            draws = [next(drawn) for _ in range(row.num_drafts + 1)] if row.sample else []
+            results.append(_verify(row, draws, scores))
+        return results
+
+    # ---- tokens to be drawn ----
+
+    def _draw(
+        self,
+        rows: Sequence[ScheduledRow],
+        inputs: StepInputs,
+        hidden: Tensor,
+        bitmask: Tensor | None,
+    ) -> list[Drawn]:
+        """For each sampling row, the draw after its last known token and after each draft."""
+        draws: list[Draw] = []
+        wanted: list[int] = []  # rows of `hidden`
+        for row, end in zip(rows, inputs.output_ends, strict=True):
+            if row.sample:
+                draws += _draws_of(row)
+                wanted += range(end - row.num_drafts - 1, end)
+        drawn: list[Drawn] = []
+        for low in range(0, len(wanted), self._tile_rows):
+            tile = slice(low, low + self._tile_rows)
+            logits = self.decoder.logits(_select(hidden, wanted[tile]))
+            drawn += self._sampler.sample(logits, draws[tile], bitmask)
+        return drawn
+
+    # ---- log-probabilities of given tokens ----
+
+    def _score(
+        self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Tensor
+    ) -> list[list[TokenLogprob] | str]:
+        """For each row the log-probabilities of its given tokens, or why there are none."""
+        wanted: list[int] = []  # rows of `hidden`: predecessors
+        token_ids: list[int] = []
+        num_top: list[int] = []
+        counts: list[int] = []
+        for row, end in zip(rows, inputs.output_ends, strict=True):
+            given = _given_tokens(row)
+            # Scored by the predecessors: the last token's own successor is next_id, or unknown.
+            last = end if row.next_id is not None else end - 1
+            wanted += range(last - len(given), last)
+            token_ids += given
+            num_top += [row.num_top_logprobs] * len(given)
+            counts.append(len(given))
+        found: list[TokenLogprob] = []
+        broken: set[int] = set()
+        for low in range(0, len(wanted), self._tile_rows):
+            tile = slice(low, low + self._tile_rows)
+            logits = self.decoder.logits(_select(hidden, wanted[tile]))
+            finite = torch.isfinite(logits.amax(dim=-1))
+            broken.update((~finite).nonzero().flatten().add(low).tolist())
+            logprobs = torch.log_softmax(logits, dim=-1)
+            found += token_logprobs(logprobs, token_ids[tile], num_top[tile])
+        return _split(found, counts, broken)
+
+
+def _given_tokens(row: ScheduledRow) -> list[int]:
+    """The tokens at the last positions of a row, next_id included, that are to be scored."""
+    count = count_given(row)
+    if count == 0:
+        return []
+    if row.next_id is None:
+        return list(row.token_ids[-count:])
+    return [*row.token_ids[len(row.token_ids) - count + 1 :], row.next_id]
+
+
+def _draws_of(row: ScheduledRow) -> list[Draw]:
+    known = len(row.token_ids) - row.num_drafts
+    drafts = list(row.token_ids[known:])
+    return [
+        Draw(
+            row.sampling,
+            row.seed,
+            row.start + known + i,
+            row.prompt_ids,
+            [*row.output_ids, *drafts[:i]] if i else row.output_ids,
+            None if row.mask_row is None else row.mask_row + i,
+        )
+        for i in range(row.num_drafts + 1)
+    ]
+
+
+def _verify(
+    row: ScheduledRow, draws: Sequence[Drawn], given: list[TokenLogprob] | str
+) -> RowResult:
+    """Accept drafts while the draw at their position equals them; then the draw itself.
+
+    The draw at a position is a function of logits, seed and position, so what is accepted is what
+    would have been drawn one by one, at any temperature.
+    """
+    if isinstance(given, str):
+        return RowResult(error=given)
+    drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    for i, draw in enumerate(draws):
+        if draw.error is not None:
+            return RowResult(error=draw.error)
+        token_ids.append(draw.token_id)
+        if draw.logprob is not None:
+            logprobs.append(draw.logprob)
+        if i < row.num_drafts and draw.token_id != drafts[i]:
+            break
+    return RowResult(token_ids, logprobs, given)
+
+
+def _select(hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    return hidden[torch.tensor(rows, device=hidden.device)]
+
+
+def _split(
+    found: Sequence[TokenLogprob], counts: Sequence[int], broken: set[int]
+) -> list[list[TokenLogprob] | str]:
+    parts: list[list[TokenLogprob] | str] = []
+    low = 0
+    for count in counts:
+        cells = range(low, low + count)
+        parts.append(NOT_FINITE if broken.intersection(cells) else list(found[low : low + count]))
+        low += count
+    return parts
