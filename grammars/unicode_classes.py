@@ -235,7 +235,7 @@ def _case_groups() -> dict[int, tuple[int, ...]]:
     """Cased code point to all that (?i) takes for equal to it.
 
     As in Python's `re`: two characters are equal when they have one lower case, or when their
-    lower cases have one upper case (σ and ς, s and ſ, i and dotless ı).
+    lower cases have one upper case (both small sigmas, s and long s, i and dotless i).
     """
     groups: dict[str, list[int]] = {}
     for point in _maybe_cased():
