@@ -9,6 +9,7 @@ That rules out sums that torch splits among threads by shape; softmax, cumsum an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from radixgen.kernels.sampling import apply_bitmask_
 from radixgen.types import SamplingParams, TokenLogprob
 
 _TILE_ELEMENTS = 1 << 23  # probabilities held at once while drawing: 64 MiB of float64
-_HEAD = 256  # most probable tokens looked at before a whole row is sorted
+_WIDTHS = (256, 4096)  # most probable tokens sorted of a row, before all of them are
 NOT_FINITE = (
     "the model's logits are not finite (NaN or infinity): the weights or the KV type cannot "
     "represent this input; try dtype='float32'"
@@ -307,36 +308,58 @@ def keep_most_probable(probs: Tensor, sampling: Sequence[SamplingParams]) -> Ten
     tokens of at least min_p times the largest; top_k the first k; top_p the shortest whose share of
     what the other two keep reaches top_p.
     """
-    counts = _prefix_lengths(probs, sampling, _HEAD)
-    least = counts.least[:, None]
-    kept = probs >= least
-    excess = (kept.sum(dim=-1) > counts.lengths).nonzero().flatten().tolist()
+    vocab = probs.shape[1]
+    bounds = _bounds(probs, sampling)
+    kept = torch.empty_like(probs)
+    for low, width in pairwise((0, *(w for w in _WIDTHS if w < vocab), vocab)):
+        rows = [i for i, bound in enumerate(bounds) if low < bound <= width]
+        if rows:
+            index = torch.tensor(rows, device=probs.device)
+            kept[index] = _keep(probs[index], [sampling[i] for i in rows], width)
+    return kept
+
+
+def _bounds(probs: Tensor, sampling: Sequence[SamplingParams]) -> list[int]:
+    """At most so many tokens of each row can be kept: cheap, so that few need to be sorted.
+
+    All tokens below (1 - top_p) / (2 vocab) together hold less than half of what top_p leaves out,
+    so none of them is needed to reach it; the other half covers rounding, but not near top_p = 1.
+    """
+    vocab = probs.shape[1]
+    tails = [(1 - p.top_p) / (2 * vocab) if p.top_p < 1 - 1e-4 else 0.0 for p in sampling]
+    min_p = torch.tensor([p.min_p for p in sampling], device=probs.device)
+    least = torch.maximum(
+        min_p * probs.amax(dim=-1), torch.tensor(tails, dtype=probs.dtype, device=probs.device)
+    )
+    counts = (probs >= least[:, None]).sum(dim=-1).tolist()
+    return [
+        min(count, params.top_k or vocab) for count, params in zip(counts, sampling, strict=True)
+    ]
+
+
+def _keep(probs: Tensor, sampling: Sequence[SamplingParams], width: int) -> Tensor:
+    """`keep_most_probable` for rows of which no token beyond the `width` largest can be kept."""
+    lengths, least = _cut(probs, sampling, width)
+    kept = probs >= least[:, None]
+    excess = (kept.sum(dim=-1) > lengths).nonzero().flatten().tolist()
     for row in excess:  # ties at the cut
         ties = probs[row] == least[row]
-        room = counts.lengths[row] - (probs[row] > least[row]).sum()
+        room = lengths[row] - (probs[row] > least[row]).sum()
         kept[row] &= ~ties | (ties.cumsum(dim=0) <= room)
     return probs * kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    lengths: Tensor  # [rows] int64: tokens kept
-    least: Tensor  # [rows]: probability of the last of them
-
-
-def _prefix_lengths(probs: Tensor, sampling: Sequence[SamplingParams], head: int) -> _Prefix:
-    """How many tokens each row keeps, looking at its largest ones first and at all if need be."""
+def _cut(probs: Tensor, sampling: Sequence[SamplingParams], width: int) -> tuple[Tensor, Tensor]:
+    """How many tokens each row keeps [rows], and the probability of the last of them [rows]."""
     vocab, device = probs.shape[1], probs.device
-    limits = [p.top_k if 0 < p.top_k < vocab else vocab for p in sampling]
-    width = min(vocab, max(head, *(k for k in limits if k < vocab), 0))
-    top_k = torch.tensor(limits, device=device)
+    limits = [params.top_k or vocab for params in sampling]
+    top_k = torch.tensor(limits, device=device).clamp(max=vocab)
     top_p = torch.tensor([p.top_p for p in sampling], dtype=torch.float64, device=device)
     min_p = torch.tensor([p.min_p for p in sampling], device=device)
 
     values = probs.topk(width).values if width < vocab else probs.sort(descending=True).values
     cumulative = values.cumsum(dim=-1, dtype=torch.float64)
     num_likely = (values >= min_p[:, None] * values[:, :1]).sum(dim=-1)
-    beyond = (min_p > 0) & (num_likely == width)  # min_p may keep tokens outside the head
     lengths = torch.minimum(top_k, torch.where(min_p > 0, num_likely, vocab))
     last = (lengths - 1).clamp(max=width - 1)[:, None]
     # With nothing cut yet the total is 1 by definition, however much of the row was looked at.
@@ -344,10 +367,4 @@ def _prefix_lengths(probs: Tensor, sampling: Sequence[SamplingParams], head: int
     before = torch.cat([torch.zeros_like(cumulative[:, :1]), cumulative[:, :-1]], dim=-1)
     num_mass = (before < (top_p * total)[:, None]).sum(dim=-1)
     lengths = torch.minimum(lengths, torch.where(top_p < 1, num_mass, vocab))
-    least = values.gather(1, (lengths - 1).clamp(max=width - 1)[:, None])[:, 0]
-
-    unknown = ((beyond | (lengths >= width)) & (top_k > width)).nonzero().flatten()
-    if width < vocab and len(unknown):
-        rest = _prefix_lengths(probs[unknown], [sampling[i] for i in unknown.tolist()], vocab)
-        lengths[unknown], least[unknown] = rest.lengths, rest.least
-    return _Prefix(lengths, least)
+    return lengths, values.gather(1, (lengths - 1).clamp(max=width - 1)[:, None])[:, 0]

@@ -92,10 +92,10 @@ def kept_reference(probs: list[float], params: SamplingParams) -> set[int]:
     return set(order)
 
 
-@pytest.mark.parametrize("vocab", [5, 97, 700])
+@pytest.mark.parametrize("vocab", [5, 97, 700, 6000])
 def test_filters_keep_what_the_reference_keeps(vocab: int) -> None:
     choose = random.Random(vocab)
-    for round_ in range(60):
+    for round_ in range(60 if vocab < 1000 else 8):
         spread = choose.choice([0.0, 0.1, 1.0, 5.0])
         levels = torch.randint(0, choose.choice([2, 5, 60]), (4, vocab)).float()
         probs = torch.softmax(levels / 60 * spread + logits_like(4, round_, vocab) * spread, -1)
@@ -304,3 +304,13 @@ def test_top_logprobs_break_ties_by_id_and_differ_in_number() -> None:
     assert [len(f.top) for f in found] == [0, 3, VOCAB]
     assert [i for i, _ in found[1].top] == [0, 1, 2]
     assert [f.token_id for f in found] == [4, 5, 6]
+
+
+def test_top_p_near_one_and_flat_rows_look_at_the_whole_row() -> None:
+    vocab = 5000
+    flat = torch.full((1, vocab), 1 / vocab)
+    for top_p in (0.5, 0.99, 0.99999):
+        params = SamplingParams(top_p=top_p)
+        kept = keep_most_probable(flat, [params])[0].nonzero().flatten().tolist()
+        assert abs(len(kept) - top_p * vocab) <= 1
+        assert set(kept) == kept_reference(flat[0].tolist(), params), "ties go by id"
