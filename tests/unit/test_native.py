@@ -1,0 +1,114 @@
+"""Libraries are built once, by any number of processes, and their absence is bearable."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radixgen import native
+
+SOURCE = "int answer(void) { return ANSWER; }\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RADIXGEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RADIXGEN_NATIVE", "1")
+    path = tmp_path / "source" / "answer.c"
+    path.parent.mkdir()
+    path.write_text(SOURCE)
+    return path
+
+
+def built(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "native").glob("*.so"))
+
+
+def test_builds_with_flags_and_finds_it_again(source: Path, tmp_path: Path) -> None:
+    library = native.load("answer", [source], ["-DANSWER=42"])
+    assert library is not None
+    assert library.answer() == 42
+    (made,) = built(tmp_path)
+    before = made.stat().st_mtime_ns
+    assert native.build("answer", [source], ["-DANSWER=42"], native.cache_folder()) == made
+    assert made.stat().st_mtime_ns == before
+    assert native.load("answer", [source], ["-DANSWER=42"]) is library
+
+
+def test_sources_headers_and_flags_name_the_library(source: Path, tmp_path: Path) -> None:
+    folder = native.cache_folder()
+    names = {native.build("answer", [source], [f"-DANSWER={i}"], folder).name for i in (1, 2)}
+    source.write_text(SOURCE + "/* changed */\n")
+    names.add(native.build("answer", [source], ["-DANSWER=1"], folder).name)
+    (source.parent / "part.h").write_text("/* a header */\n")
+    names.add(native.build("answer", [source], ["-DANSWER=1"], folder).name)
+    assert len(names) == len(built(tmp_path)) == 4
+
+
+def test_a_source_that_does_not_compile_warns_once(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.write_text("int answer(void) { return nonsense; }\n")
+    with caplog.at_level(logging.WARNING):
+        assert native.load("broken", [source]) is None
+        assert native.load("broken", [source]) is None
+    assert len(caplog.records) == 1
+    assert "nonsense" in caplog.text
+    assert built(tmp_path) == []
+
+
+def test_no_compiler_and_a_broken_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    assert native.load("nothing", [source]) is None
+    assert "no C compiler on PATH" in caplog.text
+    compiler = folder / "cc"
+    compiler.write_text("#!/bin/sh\necho out of order >&2\nexit 3\n")
+    compiler.chmod(0o755)
+    assert native.load("refused", [source]) is None
+    assert "out of order" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RADIXGEN_CACHE", str(tmp_path / "file"))
+    assert native.load("answer", [source], ["-DANSWER=1"]) is None
+    assert "without its C kernels" in caplog.text
+
+
+def test_switched_off_without_a_word(
+    source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RADIXGEN_NATIVE", "0")
+    assert native.load("answer", [source], ["-DANSWER=1"]) is None
+    assert caplog.text == ""
+
+
+def test_concurrent_starts_build_once(source: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from radixgen import native;"
+        "lib = native.load('answer', [Path(sys.argv[1])], ['-DANSWER=7']); print(lib.answer())"
+    )
+    command = [sys.executable, "-c", code, str(source)]
+    starts = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        for _ in range(4)
+    ]
+    assert [start.communicate(timeout=120)[0].strip() for start in starts] == ["7"] * 4
+    assert len(built(tmp_path)) == 1
+
+
+def test_a_damaged_library_is_built_anew(source: Path, tmp_path: Path) -> None:
+    path = native.build("answer", [source], ["-DANSWER=5"], native.cache_folder())
+    path.write_bytes(b"not a library")
+    library = native.load("answer", [source], ["-DANSWER=5"])
+    assert library is not None
+    assert library.answer() == 5
