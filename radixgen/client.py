@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Unpack, overload
 
 from radixgen.connection import Connection
-from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.messages import (
     AbortRequest,
     FlushCache,
@@ -46,6 +46,8 @@ from radixgen.types import GenerateResult, Piece, SamplingParams, ScoreResult, c
 
 LONG_TEXT = 20_000  # characters; longer is tokenized in a thread, so that others go on
 CONNECT_SECONDS = 10.0
+
+_NOT_CONNECTED = "the runtime is not started; use `with`, start() or connect() first"
 
 ChatMessages = Sequence[Mapping[str, Any]]
 
@@ -102,21 +104,21 @@ class EngineClient:
     @property
     def connection(self) -> Connection:
         if self._connection is None:
-            raise RadixgenError("the client is not connected; use `connect`, or `async with`")
+            raise RuntimeUnavailable(_NOT_CONNECTED)
         return self._connection
 
     @property
     def ready(self) -> Ready:
         """What the runtime serves: model, vocabulary size, context, pages."""
         if self._ready is None:
-            raise RadixgenError("the client is not connected; use `connect`, or `async with`")
+            raise RuntimeUnavailable(_NOT_CONNECTED)
         return self._ready
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to ids and back, as the runtime's model has it."""
         if self._tokenizer is None:
-            raise RadixgenError("the client is not connected; use `connect`, or `async with`")
+            raise RuntimeUnavailable(_NOT_CONNECTED)
         return self._tokenizer
 
     def close(self) -> None:
@@ -256,15 +258,16 @@ class EngineClient:
         self, prompts: Prompt | Prompts, sampling: SamplingParams, options: dict[str, Any]
     ) -> Any:
         requests = await self._prepare(prompts, sampling, options)
-        waiting: list[asyncio.Future[GenerateResult]] = []
+        waiting: dict[str, asyncio.Future[GenerateResult]] = {}
         try:
             for number, (message, ids) in enumerate(requests):
-                waiting.append(asyncio.get_running_loop().create_future())
-                self._start(number, message, ids, _settle(waiting[-1]))
-            results = await asyncio.gather(*waiting)
+                future: asyncio.Future[GenerateResult] = asyncio.get_running_loop().create_future()
+                self._start(number, message, ids, _settle(future))
+                waiting[message.rid] = future
+            results = await asyncio.gather(*waiting.values())
         except BaseException:
-            self.connection.abandon([message.rid for message, _ in requests])
-            for future in waiting:
+            self.connection.abandon(list(waiting))
+            for future in waiting.values():
                 future.cancel()
             raise
         return results if isinstance(prompts, list) and not _is_ids(prompts) else results[0]
@@ -274,10 +277,11 @@ class EngineClient:
     ) -> AsyncGenerator[Piece]:
         requests = await self._prepare(prompts, sampling, options)
         queue: asyncio.Queue[Piece | RadixgenError] = asyncio.Queue()
-        still_open = {message.rid for message, _ in requests}
+        still_open: set[str] = set()
         try:
             for number, (message, ids) in enumerate(requests):
                 self._start(number, message, ids, queue.put_nowait)
+                still_open.add(message.rid)
             while still_open:
                 item = await queue.get()
                 if isinstance(item, RadixgenError):
@@ -298,7 +302,13 @@ class EngineClient:
         sampling, tokenizer = message.sampling, self.tokenizer
 
         def make_decoder() -> IncrementalDecoder:
-            return IncrementalDecoder(tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+            return IncrementalDecoder(
+                tokenizer,
+                skip_special_tokens=sampling.skip_special_tokens,
+                stop=sampling.stop,
+                continuation=True,
+                min_tokens=sampling.min_tokens,
+            )
 
         stream = RequestStream(message.rid, number, sampling.n, make_decoder)
         self.connection.send(message, _Sink(stream, put), ids)

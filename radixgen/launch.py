@@ -226,7 +226,7 @@ class AsyncRuntime(EngineClient):
     @property
     def process(self) -> RuntimeProcess:
         if self._process is None:
-            raise RuntimeUnavailable("the runtime is not started; use `with`, or call start()")
+            raise RuntimeUnavailable("the runtime is not started; use `with` or start() first")
         return self._process
 
     @property
