@@ -174,6 +174,22 @@ def test_a_shared_prefix_is_read_from_one_set_of_pages() -> None:
         assert torch.equal(logits, one_shot(decoder, prefix + tail, None)[32:])
 
 
+def test_a_row_is_the_same_in_a_batch_of_any_size() -> None:
+    decoder = tiny_decoder(6, ffn_size=1104)  # so many numbers that threads share them
+    choose = random.Random(2)
+    cache = cache_for(decoder, 16, 210)
+    contexts = [choose.choices(range(259), k=choose.randint(1, 40)) for _ in range(70)]
+    pages = [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(70)]
+    forward(decoder, cache, [row_of(t, 0, p) for t, p in zip(contexts, pages, strict=True)])
+    rows = [row_of([i], len(t), p) for i, (t, p) in enumerate(zip(contexts, pages, strict=True))]
+    alone = [forward(decoder, cache, [row])[0] for row in rows]
+    for count in (1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 48, 70):
+        chosen = choose.sample(range(70), count)
+        found = forward(decoder, cache, [rows[i] for i in chosen])
+        for i, logits in zip(chosen, found, strict=True):
+            assert torch.equal(logits, alone[i]), (count, i)
+
+
 def test_outputs_alone_pass_the_last_layer_and_keep_their_bits() -> None:
     decoder = tiny_decoder(5)
     tokens = [(7 * i) % 259 for i in range(50)]
