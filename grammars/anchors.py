@@ -19,6 +19,7 @@ with Arden's lemma (D. Arden, "Delayed-logic and finite-state machines", 1961). 
 not touch stays as it is, so a pattern without anchors costs nothing here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from radixgen.errors import InvalidGrammar
@@ -62,7 +63,6 @@ MAX_STEPS = 20_000  # strings of work in one pattern, which bounds nested anchor
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 _EVERY: Ranges = invert(())
 _ANY_TEXT = regular(star(ANY_CHAR))
-_SOME_TEXT = regular(repeat(ANY_CHAR, 1, None))
 
 
 def resolve(tree: Part, search: bool) -> Expr:
@@ -256,12 +256,13 @@ class _Resolver:
         kinds = self._kinds
         last = kinds.last.get(end[0], ())
         if start[1] == kinds.final_newline:
-            return _meet(item, common(_NEWLINE, last)) if end[1] == kinds.end else EMPTY
+            alone = end[1] == kinds.end and has_newline(item)
+            return chars(common(_NEWLINE, last)) if alone else EMPTY
         first = kinds.first.get(start[1], ())
         if start == end and first == _EVERY == last:
             return item
-        found = restrict_ends(item, first, last)
-        if kinds.final_newline is not None and end[1] == kinds.end and _has_newline(first):
+        found = ending(beginning(item, first), last)
+        if kinds.final_newline is not None and end[1] == kinds.end and has_newline(found):
             return conj(found, complement(Chars(_NEWLINE)))  # that gap is of the other kind
         return found
 
@@ -332,10 +333,6 @@ def _has_look(tree: Part) -> bool:
     return isinstance(tree, Look)
 
 
-def _has_newline(ranges: Ranges) -> bool:
-    return any(low <= 0x0A <= high for low, high in ranges)
-
-
 # --- strings by their ends ----------------------------------------------------------------------
 
 
@@ -355,38 +352,68 @@ def is_nullable(node: Node) -> bool:
     return False
 
 
-def _meet(item: Expr, ranges: Ranges) -> Expr:
-    """The texts of `item` that are one character out of `ranges`."""
-    if isinstance(item, Chars):
-        return chars(common(item.ranges, ranges))
-    return chars(ranges) if item is _ANY_TEXT else conj(item, chars(ranges))
+def has_newline(node: Node) -> bool:
+    """Whether a text expression denotes the text that is one newline."""
+    match node:
+        case Chars():
+            return any(low <= 0x0A <= high for low, high in node.ranges)
+        case Concat():
+            solid = [part for part in node.args if not is_nullable(part)]
+            return len(solid) < 2 and any(map(has_newline, solid or node.args))
+        case Union():
+            return any(map(has_newline, node.args))
+        case And():
+            return all(map(has_newline, node.args))
+        case Repeat():
+            return has_newline(node.item) and (node.low < 2 or is_nullable(node.item))
+        case Not():
+            return not has_newline(node.item)
+    return False
 
 
-def restrict_ends(item: Expr, first: Ranges, last: Ranges) -> Expr:
-    """The texts of `item` that begin in `first` and end in `last`, the empty text left out."""
-    if not first or not last:
-        return EMPTY
-    if first == _EVERY == last:
-        return _not_empty(item)
-    if isinstance(item, Chars):
-        return chars(common(item.ranges, common(first, last)))
-    if isinstance(item, Concat):
-        head, *middle, tail = item.args
-        if isinstance(head, Chars) and isinstance(tail, Chars):
-            begin = chars(common(head.ranges, first))
-            return regular(concat(begin, *middle, chars(common(tail.ranges, last))))
-    ends = union(
-        concat(chars(first), _ANY_TEXT, chars(last)),
-        chars(common(first, last)),
-    )
-    return regular(ends) if item is _ANY_TEXT else conj(item, regular(ends))
+def beginning(item: Node, first: Ranges) -> Expr:
+    """The texts of `item` that begin with a character of `first`; the empty one does not."""
+    match item:
+        case Chars():
+            return chars(common(item.ranges, first))
+        case Concat():
+            return _one_part(item.args, lambda part: beginning(part, first), 1)
+        case Union():
+            return regular(union(*(beginning(part, first) for part in item.args)))
+        case Repeat():
+            return regular(concat(beginning(item.item, first), _one_less(item)))
+        case Literal():
+            return EMPTY  # the only one in a text expression is the empty text
+    return conj(regular(item), regular(concat(chars(first), _ANY_TEXT)))
 
 
-def _not_empty(item: Expr) -> Expr:
-    if not is_nullable(item):
-        return item
-    if isinstance(item, Repeat) and not is_nullable(item.item):
-        return regular(repeat(item.item, 1, item.high))
-    if isinstance(item, Union):
-        return regular(union(*map(_not_empty, item.args)))
-    return EMPTY if item is EPSILON else conj(item, _SOME_TEXT)
+def ending(item: Node, last: Ranges) -> Expr:
+    """The texts of `item` that end with a character of `last`; the empty one does not."""
+    match item:
+        case Chars():
+            return chars(common(item.ranges, last))
+        case Concat():
+            return _one_part(item.args[::-1], lambda part: ending(part, last), -1)
+        case Union():
+            return regular(union(*(ending(part, last) for part in item.args)))
+        case Repeat():
+            return regular(concat(_one_less(item), ending(item.item, last)))
+        case Literal():
+            return EMPTY
+    return conj(regular(item), regular(concat(_ANY_TEXT, chars(last))))
+
+
+def _one_part(parts: tuple[Node, ...], change: Callable[[Node], Expr], order: int) -> Expr:
+    """The concatenation with its first nonempty part changed, counted in `order` (1 or -1)."""
+    ways: list[Node] = []
+    for index, part in enumerate(parts):
+        ways.append(concat(*(change(part), *parts[index + 1 :])[::order]))
+        if not is_nullable(part):
+            break
+    return regular(union(*ways))
+
+
+def _one_less(item: Repeat) -> Node:
+    """What is left of a repeat beside one nonempty item."""
+    low = 0 if is_nullable(item.item) else max(item.low - 1, 0)
+    return repeat(item.item, low, None if item.high is None else item.high - 1)

@@ -238,7 +238,7 @@ def _regex() -> Expr:
     )
     span = "(?:a-z|A-Z|0-9|a-f|A-F)"
     listed = r"(?:[^\\\[\]^\-\u0000-\u001F\u007F]|\\[dDwWsSfnrtv\\\[\]^\-]|" + span + ")"
-    atom = _re(rf"{plain}|{escaped}|\.|\[\^?{listed}+\]")
+    atom = _re(rf"{plain}|{escaped}|\.|\[\^?{listed}+-?\]")
     anchor = _re(r"[\^$]|\\[bB]")
     repeats = _re(r"(?:[*+?]|\{(?:\d{1,3},?|0,\d{1,3})\})\??")
     opening = _re(r"\((?:\?:)?")

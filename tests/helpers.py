@@ -3,12 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
+    from radixgen.grammars.expr import Node
     from radixgen.model.decoder import Decoder
 
 
@@ -181,3 +183,16 @@ def llama_gguf_shapes(arch: str = "llama") -> dict[str, tuple[int, ...]]:
         if arch == "qwen3":
             shapes |= {f"blk.{layer}.attn_{x}_norm": (64,) for x in "qk"}
     return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+
+def recognised(node: "Node", texts: "Iterable[str]") -> "list[bool]":
+    """For each text, whether its UTF-8 bytes are in the language of a byte expression."""
+    from radixgen.grammars.automaton import Automaton
+
+    automaton = Automaton()
+    start = automaton.start(node)
+    found = []
+    for text in texts:
+        state = automaton.run(start, text.encode())
+        found.append(state is not None and automaton.is_accepting(state))
+    return found
