@@ -3,6 +3,7 @@
 The client itself lives in a thread with a loop of its own; a call waits for its outcome there.
 """
 
+import asyncio
 from collections.abc import Generator, Sequence
 from typing import Any, Literal, Unpack, overload
 
@@ -31,6 +32,16 @@ class BlockingClient:
             client._thread.stop()
             raise
         return client
+
+    @property
+    def engine_client(self) -> EngineClient:
+        """The client itself; its coroutines run on `loop` and nowhere else."""
+        return self._client
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of the client's thread."""
+        return self._thread.loop
 
     @property
     def ready(self) -> Ready:

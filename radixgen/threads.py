@@ -49,6 +49,10 @@ class LoopThread:
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The outcome of a coroutine. An exception here (Ctrl-C, say) cancels it there."""
         with self._gate:

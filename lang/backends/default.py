@@ -5,11 +5,16 @@ import pkgutil
 import threading
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from radixgen.blocking import BlockingClient
+from radixgen.lang.backends.local import LocalBackend
 from radixgen.lang.backends.protocol import Backend
 
 _lock = threading.Lock()
 _chosen: list[Any] = []  # at most one: what `set_default_backend` was given, or the local runtime
+
+_of_client: WeakKeyDictionary[BlockingClient, LocalBackend] = WeakKeyDictionary()
 
 # By name, because starting a process is above this layer.
 _START_LOCAL = "radixgen.launch:Runtime"
@@ -26,10 +31,15 @@ def resolve_backend(backend: Any = None) -> Backend:
     if backend is None:
         with _lock:
             if not _chosen:
-                _chosen.append(pkgutil.resolve_name(_START_LOCAL)())
+                _chosen.append(pkgutil.resolve_name(_START_LOCAL)().start())
             backend = _chosen[0]
-    found: Backend = getattr(backend, "lang_backend", backend)
-    return found
+    if not isinstance(backend, BlockingClient):
+        found: Backend = backend
+        return found
+    with _lock:
+        if backend not in _of_client:
+            _of_client[backend] = LocalBackend(backend.engine_client, backend.loop)
+        return _of_client[backend]
 
 
 def flush_cache(backend: Any = None) -> None:
