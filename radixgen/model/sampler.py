@@ -212,8 +212,9 @@ def _apply_masks(logits: Tensor, draws: Sequence[Draw], bitmask: Tensor) -> bool
     aligned = torch.full((len(draws), words), -1, dtype=torch.int32)
     mask_rows = [draw.mask_row for draw in draws if draw.mask_row is not None]
     index = torch.tensor(rows)
-    aligned[index, : bitmask.shape[1]] = bitmask[torch.tensor(mask_rows)]
-    aligned[index, bitmask.shape[1] :] = 0  # a vocabulary shorter than the model's: not tokens
+    given = bitmask[torch.tensor(mask_rows), :words]
+    aligned[index, : given.shape[1]] = given
+    aligned[index, given.shape[1] :] = 0  # a vocabulary shorter than the model's: not tokens
     apply_bitmask_(logits, aligned.to(logits.device))
     return True
 

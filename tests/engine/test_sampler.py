@@ -211,11 +211,12 @@ def test_mask_rules_the_choice_and_other_rows_are_free() -> None:
     assert drawn[2].token_id in allowed
 
 
-def test_mask_shorter_than_the_vocabulary_forbids_the_rest() -> None:
+@pytest.mark.parametrize(("words", "token_id"), [(2, 0), (4, 90), (9, 90)])
+def test_a_mask_of_another_width_forbids_what_it_does_not_name(words: int, token_id: int) -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, 90] = 9.0
-    mask = torch.full((1, 2), -1, dtype=torch.int32)
-    assert sample(logits, [Draw(GREEDY, 0, 0, mask_row=0)], mask)[0].token_id == 0
+    mask = torch.full((1, words), -1, dtype=torch.int32)
+    assert sample(logits, [Draw(GREEDY, 0, 0, mask_row=0)], mask)[0].token_id == token_id
 
 
 def test_an_empty_mask_fails_its_row_alone() -> None:
