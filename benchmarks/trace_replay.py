@@ -13,6 +13,7 @@ import sys
 import time
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.harness import Report, arguments, table, trace_file
 from radixgen.cache.pages import PagePool
@@ -44,9 +45,10 @@ TRACES = {
 }
 
 
-def load(trace: Trace) -> list[list[int]]:
+def load_rows(trace: Trace) -> list[dict[str, Any]]:
+    """timestamp (ms), input_length and output_length (tokens), hash_ids (one a 512-token block)."""
     with trace_file(trace.file).open() as lines:
-        return [json.loads(line)["hash_ids"] for line in lines]
+        return [json.loads(line) for line in lines]
 
 
 class BlockTokens:
@@ -95,7 +97,7 @@ def main() -> int:
     report = Report("trace_replay", {"page_size": PAGE, "policies": policies})
     tokens = BlockTokens()
     for name, trace in TRACES.items():
-        requests = [tokens.of(hash_ids) for hash_ids in load(trace)]
+        requests = [tokens.of(row["hash_ids"]) for row in load_rows(trace)]
         total = sum(len(request) for request in requests) // PAGE
         hits, seconds = replay(requests, trace.blocks, "lru")
         report.equal(f"{name}: blocks", total, trace.blocks)

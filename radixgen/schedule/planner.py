@@ -283,7 +283,7 @@ class Planner:
         if self.forks and self.forks[0] is sequence:
             self.forks.popleft()
         else:
-            self.queue.discard(sequence)
+            self.queue.enter(sequence)
             self._improved.pop(sequence, None)
         if match is None:
             copy = self.memory.fork(sequence, sequence.request.sequences[0])

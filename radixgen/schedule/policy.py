@@ -6,6 +6,7 @@ confined to the comparison of a few dozen heads.
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final, Protocol
@@ -16,6 +17,10 @@ from radixgen.schedule.request import SequenceState
 
 Key = tuple[float, ...]  # the smallest enters first
 AGEING_TOKENS: Final = 256  # work that one second of waiting outweighs in lpm and sjf, at ageing 1
+LATE_SHARE: Final = 0.9  # of the work that enters, what may go to those who waited too long
+MAX_CREDIT: Final = 4096  # tokens of work that those may save up
+PATIENCE: Final = 0.8  # of the longest wait of late in order of arrival
+FORGETTING: Final = 8.0  # seconds in which a long wait of the past counts one second less
 _tickets = count(1)
 
 
@@ -33,6 +38,9 @@ class WaitQueue(Protocol):
 
     def peek(self, now: float) -> SequenceState | None:
         """The next to enter; it stays."""
+
+    def enter(self, sequence: SequenceState) -> None:
+        """Remove a sequence whose turn it was."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[SequenceState]: ...
@@ -101,6 +109,9 @@ class KeyedQueue:
     def peek(self, now: float) -> SequenceState | None:
         return self._heap.first()
 
+    def enter(self, sequence: SequenceState) -> None:
+        self.discard(sequence)
+
     def __len__(self) -> int:
         return len(self._heap)
 
@@ -109,12 +120,16 @@ class KeyedQueue:
 
 
 class FairQueue:
-    """Highest response ratio next: (1 + wait / service), doubled for each step of priority.
+    """Highest response ratio next: (1 + wait / service), doubled for each step of priority; but
+    nearly all of the work may go to those who would have waited less in order of arrival.
 
     Service is the uncached part of the known tokens plus a share of what may be generated, so what
-    is cached or short goes first, and whatever waits long enough goes first in the end. Sequences
-    of about the same service (within 2**(1/4)) share a bucket; inside one the ratio is highest for
-    the earliest arrival, so only the buckets' heads are compared. Source: Brinch Hansen 1971.
+    is cached or short goes first, and whatever waits grows. Sequences of about the same service
+    (within 2**(1/4)) share a bucket; inside one the ratio and the wait are highest for the earliest
+    arrival, so only the buckets' heads are compared. Source of the ratio: Brinch Hansen 1971. Alone
+    it lets large requests wait far longer than first come first served would; the bound against
+    that is our own (see `Backlog`), and leaves a tenth to the ratio so that under overload,
+    when everybody waits too long, the cache is still made use of.
     """
 
     uses_matches = True
@@ -122,22 +137,28 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, int], LazyHeap] = {}
-        self._bucket_of: dict[SequenceState, tuple[int, int]] = {}
+        self._place: dict[SequenceState, tuple[tuple[int, int], int]] = {}  # bucket, service
+        self._backlog = Backlog()
+        self._credit = 0.0  # tokens of work that may go to those who waited too long
+        self._late: SequenceState | None = None  # that `peek` last preferred for its wait
 
     def push(self, sequence: SequenceState) -> None:
         self.discard(sequence)
-        bucket = (sequence.request.priority, int(4 * math.log2(service_tokens(sequence))))
-        self._bucket_of[sequence] = bucket
+        request, service = sequence.request, service_tokens(sequence)
+        bucket = (request.priority, int(4 * math.log2(service)))
+        self._place[sequence] = bucket, service
+        self._backlog.add(request.order, request.arrival, service)
         heap = self._buckets.get(bucket)
         if heap is None:
             heap = self._buckets[bucket] = LazyHeap()
-        request = sequence.request
         heap.push((request.arrival, request.order, sequence.index), sequence)
 
     def discard(self, sequence: SequenceState) -> None:
-        bucket = self._bucket_of.pop(sequence, None)
-        if bucket is None:
+        place = self._place.pop(sequence, None)
+        if place is None:
             return
+        bucket, service = place
+        self._backlog.remove(service)
         heap = self._buckets[bucket]
         heap.forget(sequence)
         if not len(heap):
@@ -145,17 +166,70 @@ class FairQueue:
 
     def peek(self, now: float) -> SequenceState | None:
         best, best_ratio = None, -1.0
+        self._late, longest = None, self._backlog.patience(now)
         for heap in self._buckets.values():
             head = heap.first()
-            if head is not None and (ratio := response_ratio(head, now)) > best_ratio:
+            if head is None:
+                continue
+            if (ratio := response_ratio(head, now)) > best_ratio:
                 best, best_ratio = head, ratio
-        return best
+            wait = (now - head.request.arrival) * _weight(head)
+            if self._credit > 0 and wait > longest:
+                self._late, longest = head, wait
+        return best if self._late is None else self._late
+
+    def enter(self, sequence: SequenceState) -> None:
+        _, service = self._place[sequence]
+        if sequence is self._late:
+            self._credit -= service
+        else:
+            earned = service * LATE_SHARE / (1 - LATE_SHARE)
+            self._credit = min(self._credit + earned, MAX_CREDIT)
+        self.discard(sequence)
 
     def __len__(self) -> int:
-        return len(self._bucket_of)
+        return len(self._place)
 
     def __iter__(self) -> Iterator[SequenceState]:
-        return iter(self._bucket_of)
+        return iter(self._place)
+
+
+class Backlog:
+    """How long the next to enter would have waited had all entered in order of arrival.
+
+    The order changes who waits, not how much work does. First come first served would have the
+    latest arrivals waiting, as many as make up the work that waits now; the first of those tells
+    how long its wait is.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals: deque[tuple[float, float]] = deque()  # work that arrived before, when
+        self._arrived = 0.0
+        self._waiting = 0.0
+        self._last_order = -1
+        self._longest = 0.0
+        self._seen = 0.0
+
+    def add(self, order: int, arrival: float, work: float) -> None:
+        if order > self._last_order:
+            self._last_order = order
+            self._arrivals.append((self._arrived, arrival))
+            self._arrived += work
+        self._waiting += work
+
+    def remove(self, work: float) -> None:
+        self._waiting -= work
+
+    def patience(self, now: float) -> float:
+        """Seconds after which somebody has waited too long: what the wait would be now in order of
+        arrival, or nearly what it was at the longest of late."""
+        done = self._arrived - self._waiting
+        while len(self._arrivals) > 1 and self._arrivals[1][0] <= done:
+            self._arrivals.popleft()
+        wait = now - self._arrivals[0][1] if self._waiting > 0 else 0.0
+        self._longest = max(wait, self._longest - (now - self._seen) / FORGETTING)
+        self._seen = now
+        return max(wait, PATIENCE * self._longest)
 
 
 class DfsQueue:
@@ -173,11 +247,14 @@ class DfsQueue:
         self._marks = marks
         self._ready: dict[SequenceState, Mark] = {}
         self._last: Mark | None = None
+        self._resumed: deque[Mark] = deque()
 
     def push(self, sequence: SequenceState) -> None:
         if sequence not in self._ready:
-            self._ready[sequence] = self._marks.enrol(sequence)
+            self._ready[sequence] = mark = self._marks.enrol(sequence)
             self._count(sequence, 1)
+            if sequence.matched:  # it was held until its prefix was there: the walk goes on here
+                self._resumed.append(mark)
 
     def discard(self, sequence: SequenceState) -> None:
         if sequence in self._ready:
@@ -190,8 +267,13 @@ class DfsQueue:
             mark.num_ready += change
             mark = mark.parent
 
+    def enter(self, sequence: SequenceState) -> None:
+        self.discard(sequence)
+
     def peek(self, now: float) -> SequenceState | None:
-        mark = self._last
+        while self._resumed and not self._resumed[0].num_ready:
+            self._resumed.popleft()
+        mark = self._resumed[0] if self._resumed else self._last
         while mark is not None and not mark.num_ready:
             mark = mark.parent
         if mark is None:
@@ -226,7 +308,11 @@ def response_ratio(sequence: SequenceState, now: float) -> float:
     """1 + wait / service, service at a thousand tokens a second, weighted by priority."""
     request = sequence.request
     ratio = 1.0 + 1000.0 * max(now - request.arrival, 0.0) / service_tokens(sequence)
-    return ratio * 2.0 ** max(min(request.priority, 64), -64)
+    return ratio * _weight(sequence)
+
+
+def _weight(sequence: SequenceState) -> float:
+    return 2.0 ** max(min(sequence.request.priority, 64), -64)
 
 
 def make_queue(config: ScheduleConfig, marks: Marks) -> WaitQueue:

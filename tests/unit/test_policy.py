@@ -198,6 +198,38 @@ def test_fair_starves_nobody() -> None:
     server.run()
 
 
+@pytest.mark.parametrize("load", [0.7, 1.0, 1.3])
+def test_fair_waits_less_on_average_and_no_longer_at_worst_than_fcfs(load: float) -> None:
+    rng = random.Random(11)
+    lengths = [min(int(10 * rng.paretovariate(1.3)), 1500) for _ in range(400)]
+    mean = sum(lengths) / len(lengths) / 1000
+    arrivals, now = [], 0.0
+    for _ in lengths:
+        now += rng.expovariate(load / mean)
+        arrivals.append(now)
+
+    def waits(policy: Policy) -> list[float]:
+        queue = make_queue(ScheduleConfig(policy=policy), Marks(16))
+        clock, coming = 0.0, list(zip(arrivals, lengths, strict=True))[::-1]
+        entered: list[float] = []
+        while coming or len(queue):
+            while coming and (coming[-1][0] <= clock or not len(queue)):
+                arrival, length = coming.pop()
+                clock = max(clock, arrival)
+                queue.push(sequence([0] * length, len(entered) + len(queue), arrival))
+            chosen = queue.peek(clock)
+            assert chosen is not None
+            queue.enter(chosen)
+            entered.append(clock - chosen.request.arrival)
+            clock += len(chosen.tokens) / 1000
+        return sorted(entered)
+
+    fair, fcfs = waits("fair"), waits("fcfs")
+    assert sum(fair) < 0.8 * sum(fcfs)
+    assert fair[-5] <= 1.1 * fcfs[-5]  # the 99th percentile
+    assert fair[-1] <= 1.25 * fcfs[-1]
+
+
 # ---- sharing ----
 
 
