@@ -42,7 +42,7 @@ def parse(
     mode: Mode = "full",
     unicode: bool | None = None,
     ignore_case: bool = False,
-    dot_all: bool = False,
+    anchors: bool = True,
 ) -> Expr:
     r"""The language of a regular expression, as a text expression.
 
@@ -54,13 +54,15 @@ def parse(
     """
     if unicode is None:
         unicode = dialect == "python"
-    flags = Flags(unicode, dialect == "ecma", ignore_case, dot_all=dot_all)
-    return _parse(pattern, flags, mode == "search")
+    flags = Flags(unicode, dialect == "ecma", ignore_case)
+    return _parse(pattern, flags, mode == "search", anchors)
 
 
 @lru_cache(MEMO_SIZE)
-def _parse(pattern: str, flags: Flags, search: bool) -> Expr:
+def _parse(pattern: str, flags: Flags, search: bool, anchors: bool) -> Expr:
     tree = parse_tree(pattern, flags)
+    if not anchors and not isinstance(tree, Expr):
+        raise InvalidGrammar(f"an anchor in {pattern!r}, which is only a part of the text")
     try:
         return resolve(tree, search)
     except InvalidGrammar as error:

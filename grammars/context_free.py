@@ -1,0 +1,166 @@
+"""What the grammar languages share: named rules, sizes within bounds, and the last check.
+
+Knows no syntax. Rules are lazy references, so recursion of any kind is just a name.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.derivative import facts, is_empty
+from radixgen.grammars.expr import (
+    Concat,
+    Expr,
+    Node,
+    Repeat,
+    Rule,
+    RuleSet,
+    Union,
+    concat,
+    repeat,
+    union,
+)
+from radixgen.grammars.productive import rules_in
+
+MAX_SOURCE = 2_000_000  # characters of a grammar
+MAX_NESTING = 64  # groups within groups
+MAX_RULES = 50_000
+MAX_PARTS = 100_000  # of one sequence or choice, once flattened
+MAX_REPEAT = 1_000_000
+
+
+class Rules:
+    """The rules of one grammar by name: referred to before they are defined."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, Node] = {}
+        self._mentions: dict[str, str] = {}  # name: where it was first mentioned
+        self._rules = RuleSet()
+        self._all: dict[Rule, None] = {}
+
+    def define(self, name: str, body: Node, where: str) -> None:
+        """Raises InvalidGrammar when the name is taken."""
+        if name in self._bodies:
+            raise InvalidGrammar(f"rule {name!r} is defined twice", where)
+        self._bodies[name] = body
+
+    def mention(self, name: str, where: str) -> Rule:
+        """The rule of that name, defined or not."""
+        self._mentions.setdefault(name, where)
+        return self.instance(name, lambda: self._bodies[name])
+
+    def instance(self, key: Hashable, expand: Callable[[], Node]) -> Rule:
+        """A rule by key; other than a name, it may be a template with its arguments."""
+        rule = self._rules.rule(key, expand)
+        self._all[rule] = None
+        if len(self._all) > MAX_RULES:
+            raise InvalidGrammar(f"the grammar has over {MAX_RULES} rules")
+        return rule
+
+    def start(self, name: str) -> Rule:
+        """The start rule of a finished grammar, every rule marked productive or not.
+
+        Raises InvalidGrammar when a rule is mentioned and not defined, or no text is derivable.
+        """
+        start = self.mention(name, "the start of the grammar")
+        for mentioned, where in self._mentions.items():
+            if mentioned not in self._bodies:
+                raise undefined("rule", mentioned, self._bodies, where)
+        mark_productive(self._expanded())
+        if not start.productive:
+            raise InvalidGrammar(
+                f"rule {name!r} derives no text: every way through it recurs without an end"
+            )
+        return start
+
+    def _expanded(self) -> list[Rule]:
+        """Every rule, its body built; building one may mention others."""
+        done: list[Rule] = []
+        while len(done) < len(self._all):
+            for rule in list(self._all)[len(done) :]:
+                rule.body()
+                done.append(rule)
+        return done
+
+
+def mark_productive(rules: list[Rule]) -> None:
+    """Find which rules derive any text, from the bottom up. `rules` holds all that they mention.
+
+    Without recursion over rules, so that a chain of thousands is no deeper than one.
+    """
+    known: dict[Expr, bool] = {}
+    mentioned_by: dict[Rule, list[Rule]] = {}
+    for rule in rules:
+        for other in set(rules_in(rule.body())):
+            mentioned_by.setdefault(other, []).append(rule)
+        rule.productive = False
+    waiting = list(reversed(rules))
+    while waiting:
+        rule = waiting.pop()
+        if not rule.productive and _derives(rule.body(), known):
+            rule.productive = True
+            waiting.extend(mentioned_by.get(rule, ()))
+
+
+def _derives(node: Node, known: dict[Expr, bool]) -> bool:
+    """Whether `node` derives a text by the rules that are known to be productive so far."""
+    if isinstance(node, Rule):
+        return node.productive is True
+    if facts(node).regular:
+        return not is_empty(node, known)
+    if isinstance(node, Union):
+        return any(_derives(part, known) for part in node.args)
+    if isinstance(node, Repeat):
+        return node.low == 0 or _derives(node.item, known)
+    return all(_derives(part, known) for part in node.args)
+
+
+def undefined(what: str, name: str, known: Iterable[str], where: str) -> InvalidGrammar:
+    near = get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InvalidGrammar(f"{what} {name!r} is not defined{hint}", where)
+
+
+def check_source(source: str) -> None:
+    """Raises InvalidGrammar for a source too large to read."""
+    if len(source) > MAX_SOURCE:
+        raise InvalidGrammar(
+            f"a grammar of {len(source)} characters, at most {MAX_SOURCE} are read"
+        )
+
+
+@contextmanager
+def depth_guard() -> Iterator[None]:
+    """Turns Python's own limit of depth into InvalidGrammar, where bounds on parts add up."""
+    try:
+        yield
+    except RecursionError:
+        raise InvalidGrammar("the grammar nests too deep; name its inner parts as rules") from None
+
+
+def bounded_concat(items: list[Node], where: str) -> Node:
+    """The items in sequence. Raises InvalidGrammar when they flatten to over MAX_PARTS."""
+    _check_parts(items, Concat, where)
+    return concat(*items)
+
+
+def bounded_union(items: list[Node], where: str) -> Node:
+    """Any of the items. Raises InvalidGrammar when they flatten to over MAX_PARTS."""
+    _check_parts(items, Union, where)
+    return union(*items)
+
+
+def _check_parts(items: list[Node], kind: type[Expr], where: str) -> None:
+    parts = sum(len(i.args) if isinstance(i, Expr) and type(i) is kind else 1 for i in items)
+    if parts > MAX_PARTS:
+        raise InvalidGrammar(f"{parts} parts in one place, at most {MAX_PARTS}", where)
+
+
+def bounded_repeat(item: Node, low: int, high: int | None, where: str) -> Node:
+    """The item repeated. Raises InvalidGrammar for bounds that are too large or backwards."""
+    if high is not None and high < low:
+        raise InvalidGrammar(f"a repeat from {low} to {high} runs backwards", where)
+    if max(low, high or 0) > MAX_REPEAT:
+        raise InvalidGrammar(f"a repeat of {max(low, high or 0)}, at most {MAX_REPEAT}", where)
+    return repeat(item, low, high)
