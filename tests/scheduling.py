@@ -40,6 +40,10 @@ class HashModel:
         self.kv: dict[tuple[int, int], int] = {}
 
     def run(self, batch: ScheduledBatch) -> StepResult:
+        sources = {copy.source for copy in batch.copies}
+        targets = {copy.target for copy in batch.copies}
+        assert sources.isdisjoint(targets), "the order of copies would matter"
+        assert len(targets) == len(batch.copies), "two copies into one page"
         for copy in batch.copies:
             assert 0 < copy.num_tokens < self.page_size
             for slot in range(copy.num_tokens):

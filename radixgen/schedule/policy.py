@@ -171,7 +171,7 @@ class FairQueue:
             head = heap.first()
             if head is None:
                 continue
-            if (ratio := response_ratio(head, now)) > best_ratio:
+            if (ratio := response_ratio(head, self._place[head][1], now)) > best_ratio:
                 best, best_ratio = head, ratio
             wait = (now - head.request.arrival) * _weight(head)
             if self._credit > 0 and wait > longest:
@@ -304,10 +304,10 @@ def service_tokens(sequence: SequenceState) -> int:
     return max(sequence.num_known - sequence.matched, 1) + max(outputs, 0)
 
 
-def response_ratio(sequence: SequenceState, now: float) -> float:
+def response_ratio(sequence: SequenceState, service: int, now: float) -> float:
     """1 + wait / service, service at a thousand tokens a second, weighted by priority."""
     request = sequence.request
-    ratio = 1.0 + 1000.0 * max(now - request.arrival, 0.0) / service_tokens(sequence)
+    ratio = 1.0 + 1000.0 * max(now - request.arrival, 0.0) / service
     return ratio * _weight(sequence)
 
 

@@ -169,6 +169,22 @@ def test_drafts_change_nothing_but_the_number_of_steps(right: int, max_tokens: i
     expect_empty(scheduler)
 
 
+def test_drafts_past_the_end_are_dropped() -> None:
+    prompt = prompt_of(9)
+    expected = expect_tokens(prompt, 7, 20, VOCAB)
+    scheduler, model = make()
+    request = ask("a", prompt, 20, stop_token_ids=(expected[4],))
+    request.propose = lambda known, limit: expected[len(known) - 9 :][: min(limit, 8)]
+    scheduler.add(request)
+    events = drive(scheduler, model)
+    assert tokens_of(events)["a", 0] == expected[:5]
+    end = terminals_of(events)["a"]
+    assert isinstance(end, RequestFinished)
+    assert end.usage.completion_tokens == 5
+    assert scheduler.stats()["steps"] == 1, "all five were verified at once, and no more taken"
+    expect_empty(scheduler)
+
+
 def test_a_proposer_that_raises_ends_its_request_alone() -> None:
     def propose(known: Sequence[int], limit: int) -> list[int]:
         raise RuntimeError("no idea")

@@ -12,6 +12,7 @@ from scheduling import (
     expect_tokens,
     make,
     prompt_of,
+    take_step,
     tokens_of,
 )
 
@@ -104,3 +105,55 @@ def test_the_victim_is_of_low_priority_and_cheap_to_return() -> None:
     drive(scheduler, model)
     assert preempted
     assert set(preempted) == {"low"}
+
+
+def test_the_often_preempted_are_immune_until_all_are() -> None:
+    scheduler, model = make(config=ScheduleConfig(policy="fcfs", max_preemptions=2))
+    for i, length in enumerate((20, 12, 16)):
+        scheduler.add(ask(str(i), prompt_of(length, i), 30))
+    scheduler.update(*take_step(scheduler, model))
+    first, cheap, last = running = scheduler.planner.running
+    assert scheduler.planner._victim(first) is cheap
+    cheap.num_preemptions = 2
+    assert scheduler.planner._victim(first) is last
+    last.num_preemptions = first.num_preemptions = 2
+    assert scheduler.planner._victim(first) is last, "the last to arrive, when all are immune"
+    assert running == [first, cheap, last]
+    drive(scheduler, model)
+    expect_empty(scheduler)
+
+
+def test_entering_leaves_room_for_those_who_run() -> None:
+    scheduler, model = make(num_pages=10)
+    scheduler.add(ask("a", prompt_of(16, 1), 6))  # 4 pages, 5 or 6 in the end
+    scheduler.update(*take_step(scheduler, model))
+    scheduler.add(ask("b", prompt_of(24, 2), 2))  # 6 pages are free, and it needs them all
+    drive(scheduler, model)
+    assert scheduler.stats()["preemptions"] == 0
+    expect_empty(scheduler)
+
+
+def test_prefills_that_are_all_short_of_pages_make_room_among_themselves() -> None:
+    config = ScheduleConfig(policy="fcfs", max_step_tokens=8, max_running=4)
+    scheduler, model = make(num_pages=20, config=config)
+    scheduler._check = False  # some pages will be nobody's
+    prompts = {str(i): prompt_of(36, i) for i in range(2)}
+    for rid, prompt in prompts.items():
+        scheduler.add(ask(rid, prompt, 3))
+    events = list(scheduler.update(*take_step(scheduler, model)))
+    second = scheduler.requests["1"].sequences[0]
+    scheduler.planner._start(second, scheduler.memory.find(second), Step(8), 0)
+    pool = scheduler.cache.pool
+    lost = pool.allocate(pool.num_free)
+    for _ in range(8):
+        batch = scheduler.schedule()
+        assert batch is not None, "neither can go on"
+        events += scheduler.update(batch, model.run(batch))
+        if scheduler.stats()["preemptions"]:
+            break
+    assert scheduler.stats()["preemptions"] >= 1
+    pool.release(lost)
+    tokens = tokens_of(events + drive(scheduler, model))
+    for rid, prompt in prompts.items():
+        assert tokens[rid, 0] == expect_tokens(prompt, 7, 3, VOCAB)
+    expect_empty(scheduler)
