@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from radixgen.kernels.attention_plan import AttentionPlan, Scoring, attention_native, takes
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.tiles import matmul_rows
 
@@ -38,16 +39,29 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    plan: AttentionPlan | None = None,
 ) -> Tensor:
     """Attention of q [num_tokens, num_heads, head_dim] over pages: the same shape and dtype as q.
 
     k_pages, v_pages [num_pages, num_kv_heads, page_size, head_dim]; qo_indptr, kv_indptr
     [batch + 1], kv_indices [pages in use] and kv_last_page_len [batch] are int32. `window`: a query
     sees itself and the window - 1 tokens before. `softcap`: scores become cap * tanh(score / cap).
+    `plan`: made of the same tables by `plan_attention`, which then are not checked again; worth it
+    where several layers attend alike.
     Raises KernelError for shapes that do not agree, page ids out of range, or fewer KV tokens than
     queries in a sequence.
     """
-    _check(q, k_pages, v_pages, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, window)
+    _check(q, k_pages, v_pages, qo_indptr, kv_indptr, kv_last_page_len, window)
+    if plan is None:
+        num_pages, _, page_size, _ = k_pages.shape
+        tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
+        _check_tables(q.shape[0], num_pages, page_size, *tables)
+    if takes(q, k_pages, v_pages):
+        heads = (k_pages.shape[2], k_pages.shape[1], q.shape[1] // k_pages.shape[1], q.shape[2])
+        plan = plan or AttentionPlan(
+            (qo_indptr, kv_indptr, kv_indices, kv_last_page_len), *heads, window
+        )
+        return attention_native(q, k_pages, v_pages, plan, Scoring(scale, window, softcap))
     return paged_attention_reference(
         q,
         k_pages,
@@ -68,7 +82,6 @@ def _check(
     v_pages: Tensor,
     qo_indptr: Tensor,
     kv_indptr: Tensor,
-    kv_indices: Tensor,
     kv_last_page_len: Tensor,
     window: int | None,
 ) -> None:
@@ -83,23 +96,22 @@ def _check(
         f"{q.shape[1]} query heads do not divide into {k_pages.shape[1]} KV heads",
     )
     require(window is None or window >= 1, f"window={window} must be at least 1")
-    _check_tables(q, k_pages, qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
 
 
 def _check_tables(
-    q: Tensor,
-    k_pages: Tensor,
+    num_queries: int,
+    num_pages: int,
+    page_size: int,
     qo_indptr: Tensor,
     kv_indptr: Tensor,
     kv_indices: Tensor,
     kv_last_page_len: Tensor,
 ) -> None:
-    num_pages, page_size = k_pages.shape[0], k_pages.shape[2]
     queries, pages, last = qo_indptr.diff(), kv_indptr.diff(), kv_last_page_len
     ends = int(qo_indptr[0]), int(qo_indptr[-1])
     require(
-        ends == (0, q.shape[0]) and not bool((queries < 0).any()),
-        f"qo_indptr must rise from 0 to the {q.shape[0]} queries",
+        ends == (0, num_queries) and not bool((queries < 0).any()),
+        f"qo_indptr must rise from 0 to the {num_queries} queries",
     )
     require(
         int(kv_indptr[0]) == 0
@@ -116,6 +128,33 @@ def _check_tables(
     bad = (pages > 0) & ((last < 1) | (last > page_size)) | ((pages == 0) & (last != 0))
     require(not bool(bad.any()), f"kv_last_page_len must be 1 to {page_size}, 0 without pages")
     require(not bool((lengths < queries).any()), "a sequence has fewer KV tokens than queries")
+
+
+def plan_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    qo_indptr: Tensor,
+    kv_indptr: Tensor,
+    kv_indices: Tensor,
+    kv_last_page_len: Tensor,
+    *,
+    window: int | None = None,
+    share: bool = True,
+) -> AttentionPlan | None:
+    """A plan for calls of `paged_attention` with these tables and shapes, checked once for all.
+
+    Sequences whose page tables begin with the same pages read those once (`share`); results are
+    bitwise those without. None where the torch reference runs. Raises as `paged_attention` does.
+    """
+    _check(q, k_pages, v_pages, qo_indptr, kv_indptr, kv_last_page_len, window)
+    num_pages, num_kv_heads, page_size, head_dim = k_pages.shape
+    tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
+    _check_tables(q.shape[0], num_pages, page_size, *tables)
+    if not takes(q, k_pages, v_pages):
+        return None
+    group = q.shape[1] // num_kv_heads
+    return AttentionPlan(tables, page_size, num_kv_heads, group, head_dim, window, share)
 
 
 def paged_attention_reference(

@@ -1,57 +1,21 @@
 """x @ weight.T + bias for float and quantised weights, each output reduced in one fixed order.
 
-Owns the forms a weight may have. Knows nothing of files, layers or models.
+Chooses between the C kernels and torch. Knows nothing of files, layers or models.
 """
 
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixgen.kernels.block_types import BLOCK_SIZES, PackedWeight
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.library import supported
+from radixgen.kernels.packed import linear_float, linear_packed
 from radixgen.kernels.tiles import matmul_rows
 
-# GGUF block types: (weights a block, bytes a block)
-BLOCK_SIZES: dict[str, tuple[int, int]] = {
-    "q4_0": (32, 18),
-    "q4_1": (32, 20),
-    "q5_0": (32, 22),
-    "q5_1": (32, 24),
-    "q8_0": (32, 34),
-    "q4_k": (256, 144),
-    "q5_k": (256, 176),
-    "q6_k": (256, 210),
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class PackedWeight:
-    """A quantised matrix as it lies in a GGUF file.
-
-    `kind`: a key of BLOCK_SIZES. `shape`: (out, in). `data`: uint8 [out, in / weights * bytes],
-    each row its blocks from left to right. Compared and hashed by identity.
-    Raises KernelError for an unknown kind or sizes that do not agree.
-    """
-
-    kind: str
-    shape: tuple[int, int]
-    data: Tensor
-
-    def __post_init__(self) -> None:
-        require(
-            self.kind in BLOCK_SIZES,
-            f"unknown block type {self.kind!r}: use one of {', '.join(BLOCK_SIZES)}",
-        )
-        per_block, num_bytes = BLOCK_SIZES[self.kind]
-        rows, width = self.shape
-        require(
-            width % per_block == 0, f"{self.kind} rows of {width} are not blocks of {per_block}"
-        )
-        require(self.data.dtype == torch.uint8, f"packed data is {self.data.dtype}, not uint8")
-        shaped("packed data", self.data, rows, width // per_block * num_bytes)
-
+__all__ = ["BLOCK_SIZES", "PackedWeight", "Weight", "dequantize_rows", "linear"]
 
 Weight = Tensor | PackedWeight
 
@@ -66,7 +30,12 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     shaped("x", x, None, in_size)
     if bias is not None:
         shaped("bias", bias, out_size)
-    return linear_reference(x, weight, bias)
+    if isinstance(weight, PackedWeight):
+        fast = supported(x)
+        return linear_packed(x, weight, bias) if fast else linear_reference(x, weight, bias)
+    require(x.dtype == weight.dtype, f"x is {x.dtype} but the weight is {weight.dtype}")
+    fast = supported(x, weight)
+    return linear_float(x, weight, bias) if fast else linear_reference(x, weight, bias)
 
 
 def linear_reference(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

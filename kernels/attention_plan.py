@@ -1,0 +1,106 @@
+"""Plans for the C attention kernel: work items and pages that several sequences share.
+
+Owns the life of a plan in C (cpu/plan.c). A plan serves every layer of a step with one window.
+"""
+
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from radixgen.errors import KernelError
+from radixgen.kernels.library import (
+    Kind,
+    float_bits,
+    is_half,
+    library,
+    num_threads,
+    run,
+    supported,
+)
+
+
+class AttentionPlan:
+    """Who attends to what in one step; freed with the object.
+
+    `page_size`, `num_kv_heads`, `group` (query heads a KV head) and `head_dim` are those it fits.
+    """
+
+    def __init__(
+        self,
+        tables: tuple[Tensor, Tensor, Tensor, Tensor],
+        page_size: int,
+        num_kv_heads: int,
+        group: int,
+        head_dim: int,
+        window: int | None = None,
+        share: bool = True,
+    ) -> None:
+        loaded = library()
+        if loaded is None:
+            raise KernelError("the C kernels are not loaded")
+        tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]
+        self.num_tokens = int(tables[0][-1])
+        self.fits = (page_size, num_kv_heads, group, head_dim, window)
+        self.pointer: int | None = loaded.rk_plan_new(
+            *(t.data_ptr() for t in tables),
+            tables[3].numel(),
+            *(page_size, num_kv_heads, group, head_dim, window or 0, int(share), num_threads()),
+        )
+        if not self.pointer:
+            raise KernelError(f"no memory for the attention plan of {self.num_tokens} queries")
+        weakref.finalize(self, loaded.rk_plan_free, self.pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How scores come about: see `paged_attention`."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+def takes(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
+    """Whether the C kernel is there and takes these tensors; see cpu/attention.c for its shapes."""
+    head_dim = q.shape[2]
+    smallest = 32 if k_pages.dtype == torch.bfloat16 else 16
+    return (
+        supported(q, k_pages, v_pages)
+        and k_pages.dtype == v_pages.dtype
+        and head_dim % 16 == 0
+        and smallest <= head_dim <= 1024
+        and k_pages.is_contiguous()
+        and v_pages.is_contiguous()
+    )
+
+
+def attention_native(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: AttentionPlan, scoring: Scoring
+) -> Tensor:
+    """q [num_tokens, num_heads, head_dim] over the plan's pages; see `paged_attention`."""
+    group = q.shape[1] // k_pages.shape[1]
+    wanted = (k_pages.shape[2], k_pages.shape[1], group, q.shape[2], scoring.window)
+    if plan.fits != wanted or plan.num_tokens != q.shape[0]:
+        raise KernelError(f"the attention plan is for {plan.fits}, not {wanted}")
+    if q.stride(2) != 1 or q.stride(1) != q.shape[2]:
+        q = q.contiguous()
+    out = torch.empty(q.shape, dtype=q.dtype)
+    run(
+        Kind.ATTENTION,
+        (
+            plan.pointer or 0,
+            q.data_ptr(),
+            q.stride(0),
+            is_half(q),
+            out.data_ptr(),
+            k_pages.data_ptr(),
+            v_pages.data_ptr(),
+            is_half(k_pages),
+            float_bits(scoring.scale),
+            float_bits(scoring.softcap or 0.0),
+            scoring.window or 0,
+        ),
+    )
+    return out

@@ -1,0 +1,61 @@
+"""Block types of GGUF files that weights may come in. Knows sizes, not how they are multiplied."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from radixgen.kernels.checks import require, shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A block type, and the groups that the C kernels make of it."""
+
+    number: int  # in cpu/linear_packed.c
+    weights: int  # in a block
+    num_bytes: int  # of a block
+    bits: int  # of a code
+    group: int  # columns that share a scale
+    scale_bytes: int  # of a group's scale and low
+
+
+FORMS: dict[str, Form] = {
+    "q4_0": Form(0, 32, 18, 4, 32, 2),
+    "q4_1": Form(1, 32, 20, 4, 32, 4),
+    "q5_0": Form(2, 32, 22, 8, 32, 2),
+    "q5_1": Form(3, 32, 24, 8, 32, 4),
+    "q8_0": Form(4, 32, 34, 8, 32, 2),
+    "q4_k": Form(5, 256, 144, 4, 32, 8),
+    "q5_k": Form(6, 256, 176, 8, 32, 8),
+    "q6_k": Form(7, 256, 210, 8, 16, 4),
+}
+# (weights a block, bytes a block)
+BLOCK_SIZES = {kind: (form.weights, form.num_bytes) for kind, form in FORMS.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PackedWeight:
+    """A quantised matrix as it lies in a GGUF file.
+
+    `kind`: a key of BLOCK_SIZES. `shape`: (out, in). `data`: uint8 [out, in / weights * bytes],
+    each row its blocks from left to right. Compared and hashed by identity.
+    Raises KernelError for an unknown kind or sizes that do not agree.
+    """
+
+    kind: str
+    shape: tuple[int, int]
+    data: Tensor
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind in BLOCK_SIZES,
+            f"unknown block type {self.kind!r}: use one of {', '.join(BLOCK_SIZES)}",
+        )
+        per_block, num_bytes = BLOCK_SIZES[self.kind]
+        rows, width = self.shape
+        require(
+            width % per_block == 0, f"{self.kind} rows of {width} are not blocks of {per_block}"
+        )
+        require(self.data.dtype == torch.uint8, f"packed data is {self.data.dtype}, not uint8")
+        shaped("packed data", self.data, rows, width // per_block * num_bytes)

@@ -1,0 +1,437 @@
+/* Attention over KV pages by the items of a plan: no gather, each page read once an item.
+ *
+ * One split of an item (R rows: the queries of its members times the heads that share a KV head):
+ *
+ *   keys, 32 at a time, turned so that a column is a key      scores [R][256]
+ *   each row: mask, largest, exponentials, their sum          weights [R][256]
+ *   values, 32 at a time                                      out [R][dim]
+ *   fold (largest, sum, out) into the row's running triple
+ *
+ * Each score, weight and output is computed by the same instructions in the same order whatever R
+ * is, where the pages are and which keys other rows see.
+ *
+ * With bfloat16 queries and pages, machines that multiply bfloat16 pairs do so, and weights are
+ * rounded to bfloat16 before they meet the values; otherwise all is float32.
+ */
+#include "ops.h"
+#include "plan.h"
+#include "vec.h"
+
+#define STEP 32 /* keys staged at a time */
+
+typedef struct {
+    const void *q;
+    int64_t q_stride;
+    void *out;
+    const void *k_pages, *v_pages;
+    const rk_plan *plan;
+    int64_t dim, group, num_pages;
+    int half_q, half_kv, pairs; /* pairs: bfloat16 products */
+    float scale, softcap;
+    int32_t window;
+} call;
+
+/* Scratch of one thread; rows are members times group. */
+typedef struct {
+    float *scores;              /* [rows][SPLIT] */
+    float *query;               /* [rows][dim], or bfloat16 */
+    float *stage;               /* keys [dim][STEP] or values [STEP][dim] */
+    float *out, *run;           /* [rows][dim]: of the split, and folded */
+    float *top, *sum, *run_top, *run_sum; /* [rows] */
+    float *zeros;               /* a key or value past the end, [dim] */
+    const char *row_of[STEP];
+} space;
+
+static size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
+    size_t at = 0;
+#define TAKE(field, count) (s->field = (float *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
+    TAKE(scores, rows * SPLIT);
+    TAKE(query, rows * dim);
+    TAKE(stage, dim * STEP);
+    TAKE(out, rows * dim);
+    TAKE(run, rows * dim);
+    TAKE(top, rows);
+    TAKE(sum, rows);
+    TAKE(run_top, rows);
+    TAKE(run_sum, rows);
+    TAKE(zeros, dim);
+#undef TAKE
+    return at;
+}
+
+/* Addresses of the STEP rows of keys or values from token `first`, zeros from `end` on. */
+static void find_rows(const call *c, space *s, const char *pages, int32_t row, int64_t head,
+                      int64_t first, int64_t end) {
+    const rk_plan *plan = c->plan;
+    const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
+    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
+    int64_t page = first / size, offset = first % size;
+    for (int64_t i = 0; i < STEP; i++) {
+        if (first + i >= end) {
+            s->row_of[i] = (const char *)s->zeros;
+            continue;
+        }
+        s->row_of[i] = pages + ((table[page] * plan->kv_heads + head) * size + offset) * width;
+        if (++offset == size) offset = 0, page++;
+    }
+}
+
+/* ---- staging ---- */
+
+#if RK_ISA == 512
+/* 16 rows of 16 words, from rows[i] + at bytes, into columns: to[word * STEP + i]. */
+INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(rows[i] + at);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512i low = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+        __m512i high = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+        __m512i low2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+        __m512i high2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+        _mm512_storeu_si512(to + i * STEP, _mm512_shuffle_i32x4(low, low2, 0x88));
+        _mm512_storeu_si512(to + (i + 4) * STEP, _mm512_shuffle_i32x4(high, high2, 0x88));
+        _mm512_storeu_si512(to + (i + 8) * STEP, _mm512_shuffle_i32x4(low, low2, 0xdd));
+        _mm512_storeu_si512(to + (i + 12) * STEP, _mm512_shuffle_i32x4(high, high2, 0xdd));
+    }
+}
+#else
+INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+    for (int i = 0; i < 16; i++) {
+        uint32_t words[16];
+        memcpy(words, rows[i] + at, 64);
+        for (int j = 0; j < 16; j++) to[j * STEP + i] = words[j];
+    }
+}
+#endif
+
+/* Keys to [dim][STEP] float32, or with pairs to [dim / 2][STEP] pairs. dim is a multiple of 16, with
+ * bfloat16 pages at least 32. */
+static void stage_keys(const call *c, space *s) {
+    uint32_t *to = (uint32_t *)s->stage;
+    int64_t words = c->half_kv ? c->dim / 2 : c->dim;
+    for (int64_t next = 0; next < words; next += 16) {
+        int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
+        for (int side = 0; side < STEP; side += 16)
+            turn(s->row_of + side, word * 4, to + word * STEP + side);
+    }
+    if (!c->half_kv || c->pairs) return;
+    for (int64_t word = words - 1; word >= 0; word--) /* from the end: in place */
+        for (int side = 0; side < STEP; side++) {
+            uint32_t both = to[word * STEP + side], even = both << 16, odd = both & 0xffff0000u;
+            to[2 * word * STEP + side] = even;
+            to[(2 * word + 1) * STEP + side] = odd;
+        }
+}
+
+/* Values to [STEP][dim] float32, or with pairs to [STEP / 2][dim] pairs of following tokens. */
+static void stage_values(const call *c, space *s) {
+    for (int64_t i = 0; i < STEP; i++) {
+        if (!c->half_kv) {
+            memcpy(s->stage + i * c->dim, s->row_of[i], (size_t)c->dim * 4);
+            continue;
+        }
+        const bf16 *row = (const bf16 *)s->row_of[i];
+        if (!c->pairs) {
+            for (int64_t d = 0; d < c->dim; d += 16)
+                vf_store(s->stage + i * c->dim + d, vf_load_bf16(row + d));
+            continue;
+        }
+#if RK_DPBF16
+        if (i % 2) continue;
+        const bf16 *next = (const bf16 *)s->row_of[i + 1];
+        for (int64_t d = 0; d < c->dim; d += 16) {
+            __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + d)));
+            __m512i b = _mm512_castps_si512(vf_load_bf16(next + d));
+            _mm512_storeu_si512(s->stage + i / 2 * c->dim + d, _mm512_or_si512(a, b));
+        }
+#endif
+    }
+}
+
+/* ---- products ---- */
+
+INLINE vf fused(vf sum, uint32_t a, vf b, const int pairs) {
+#if RK_DPBF16
+    if (pairs)
+        return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32((int)a),
+                                (__m512bh)_mm512_castps_si512(b));
+#endif
+    float x;
+    (void)pairs;
+    memcpy(&x, &a, 4);
+    return vf_fma(vf_set(x), b, sum);
+}
+
+INLINE uint32_t word_at(const void *p, int64_t i) {
+    uint32_t word;
+    memcpy(&word, (const char *)p + 4 * i, 4);
+    return word;
+}
+
+/* Scores of `rows` rows with the staged keys; `words` of a query (dim, or half with pairs). */
+INLINE void score_rows(const int rows, const int pairs, const float *query, int64_t words,
+                       const float *stage, float *scores) {
+    vf sum[2 * 8];
+    for (int i = 0; i < 2 * rows; i++) sum[i] = vf_set(0);
+    for (int64_t w = 0; w < words; w++) {
+        vf left = vf_load(stage + w * STEP), right = vf_load(stage + w * STEP + 16);
+        for (int r = 0; r < rows; r++) {
+            uint32_t q = word_at(query, r * words + w);
+            sum[2 * r] = fused(sum[2 * r], q, left, pairs);
+            sum[2 * r + 1] = fused(sum[2 * r + 1], q, right, pairs);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        vf_store(scores + r * SPLIT, sum[2 * r]);
+        vf_store(scores + r * SPLIT + 16, sum[2 * r + 1]);
+    }
+}
+
+/* Add the staged values, weighted, to `rows` rows of out; `steps` weights (STEP, or half). */
+INLINE void value_rows(const int rows, const int wide, const int pairs, const float *weights,
+                       const float *stage, int64_t dim, float *out) {
+    const int steps = pairs ? STEP / 2 : STEP;
+    vf sum[16];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < wide; i++) sum[r * wide + i] = vf_load(out + r * dim + 16 * i);
+    for (int j = 0; j < steps; j++) {
+        vf v[4];
+        for (int i = 0; i < wide; i++) v[i] = vf_load(stage + j * dim + 16 * i);
+        for (int r = 0; r < rows; r++) {
+            uint32_t p = word_at(weights, r * SPLIT + j);
+            for (int i = 0; i < wide; i++) sum[r * wide + i] = fused(sum[r * wide + i], p, v[i], pairs);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < wide; i++) vf_store(out + r * dim + 16 * i, sum[r * wide + i]);
+}
+
+INLINE void all_scores(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
+    int64_t words = pairs ? c->dim / 2 : c->dim, r = 0;
+    for (; r + 8 <= rows; r += 8)
+        score_rows(8, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+    for (; r + 3 <= rows; r += 3)
+        score_rows(3, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+    for (; r < rows; r++)
+        score_rows(1, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+}
+
+INLINE void all_values(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
+    int64_t dim = c->dim, r, d = 0, at = pairs ? key / 2 : key;
+    const float *p = s->scores + at;
+    for (; d + 64 <= dim; d += 64) {
+        for (r = 0; r + 4 <= rows; r += 4)
+            value_rows(4, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+        for (; r + 3 <= rows; r += 3)
+            value_rows(3, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+        for (; r < rows; r++)
+            value_rows(1, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+    }
+    for (; d < dim; d += 16)
+        for (r = 0; r < rows; r++)
+            value_rows(1, 1, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+}
+
+/* ---- softmax ---- */
+
+INLINE vf capped(vf x, float cap) { /* cap * tanh(x / cap) */
+    vf twice = vf_exp(vf_mul(x, vf_set(2.0f / cap)));
+    vf tanh = vf_sub(vf_set(1), vf_div(vf_set(2), vf_add(twice, vf_set(1))));
+    return vf_mul(vf_set(cap), tanh);
+}
+
+/* Lanes outside [from, to) become -inf; key is the first lane's. */
+INLINE vf masked(vf x, int64_t key, int64_t from, int64_t to) {
+    if (key >= from && key + 16 <= to) return x;
+    float v[16];
+    vf_store(v, x);
+    for (int i = 0; i < 16; i++)
+        if (key + i < from || key + i >= to) v[i] = -INFINITY;
+    return vf_load(v);
+}
+
+/* Scores of a row to weights, in place; keys are counted from the split's first, `count` of them
+ * staged. Sets the row's largest score and its sum of weights. */
+static void soften(const call *c, space *s, int64_t r, int64_t from, int64_t to, int64_t count) {
+    float *x = s->scores + r * SPLIT;
+    vf best = vf_set(-INFINITY), sum = vf_set(0), scale = vf_set(c->scale);
+    for (int64_t key = 0; key < count; key += 16) {
+        vf score = vf_mul(vf_load(x + key), scale);
+        if (c->softcap > 0) score = capped(score, c->softcap);
+        score = masked(score, key, from, to);
+        best = vf_max(best, score);
+        vf_store(x + key, score);
+    }
+    float top = vf_largest(best);
+    vf shift = vf_set(top == -INFINITY ? 0.0f : top);
+    for (int64_t key = 0; key < count; key += 16) {
+        vf weight = masked(vf_exp(vf_sub(vf_load(x + key), shift)), key, from, to);
+        if (key < from || key + 16 > to) weight = vf_max(vf_set(0), weight); /* -inf to 0, NaN stays */
+        if (c->pairs) {
+            bf16 *packed = (bf16 *)x + key; /* behind the reading position */
+            vf_store_bf16(packed, weight);
+            weight = vf_load_bf16(packed);
+        } else {
+            vf_store(x + key, weight);
+        }
+        sum = vf_add(sum, weight);
+    }
+    s->top[r] = top;
+    s->sum[r] = vf_sum(sum);
+}
+
+/* ---- items ---- */
+
+static float exp_of(float x) {
+    float v[16];
+    vf_store(v, vf_exp(vf_set(x)));
+    return x == -INFINITY ? 0.0f : v[0];
+}
+
+/* Fold one split's triple into a running one. */
+static void fold(int64_t dim, const float *out, float top, float sum, float *run, float *run_top,
+                 float *run_sum) {
+    if (top == -INFINITY) return; /* nothing of it is visible */
+    float best = *run_top > top ? *run_top : top;
+    float old = exp_of(*run_top - best), new = exp_of(top - best);
+    vf old_share = vf_set(old), new_share = vf_set(new);
+    for (int64_t d = 0; d < dim; d += 16) {
+        vf added = vf_mul(vf_load(out + d), new_share);
+        vf_store(run + d, vf_fma(vf_load(run + d), old_share, added));
+    }
+    *run_sum = *run_sum * old + sum * new;
+    *run_top = best;
+}
+
+static void run_split(const call *c, space *s, const rk_item *item, int64_t head, int64_t split) {
+    const rk_member *members = c->plan->members + item->first_member;
+    int64_t count = item->end_member - item->first_member, rows = count * c->group;
+    int64_t begin = split * SPLIT, end = 0;
+    for (int64_t m = 0; m < count; m++)
+        if (members[m].position + 1 > end) end = members[m].position + 1;
+    if (end > begin + SPLIT) end = begin + SPLIT;
+    int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
+    for (int64_t key = 0; key < staged; key += STEP) {
+        find_rows(c, s, c->k_pages, item->row, head, begin + key, end);
+        stage_keys(c, s);
+        if (c->pairs) all_scores(c, s, rows, key, 1);
+        else all_scores(c, s, rows, key, 0);
+    }
+    for (int64_t m = 0; m < count; m++) {
+        int64_t to = members[m].position + 1 - begin;
+        int64_t from = c->window ? to - c->window : 0;
+        for (int64_t g = 0; g < c->group; g++)
+            soften(c, s, m * c->group + g, from, to < SPLIT ? to : SPLIT, staged);
+    }
+    memset(s->out, 0, (size_t)(rows * c->dim) * 4);
+    for (int64_t key = 0; key < staged; key += STEP) {
+        find_rows(c, s, c->v_pages, item->row, head, begin + key, end);
+        stage_values(c, s);
+        if (c->pairs) all_values(c, s, rows, key, 1);
+        else all_values(c, s, rows, key, 0);
+    }
+}
+
+/* Where a saved triple lies: by (part, head) or by (token, head). */
+static float *triple(const call *c, float *store, int64_t index, int64_t head, int64_t g) {
+    const rk_plan *plan = c->plan;
+    return store + ((index * plan->kv_heads + head) * c->group + g) * (c->dim + 2);
+}
+
+static void save(const call *c, float *to, const float *out, float top, float sum) {
+    memcpy(to, out, (size_t)c->dim * 4);
+    to[c->dim] = top;
+    to[c->dim + 1] = sum;
+}
+
+static void begin_rows(const call *c, space *s, const rk_item *item, int64_t head) {
+    for (int64_t m = item->first_member, r = 0; m < item->end_member; m++)
+        for (int64_t g = 0; g < c->group; g++, r++) {
+            int64_t token = c->plan->members[m].token, dim = c->dim;
+            int64_t from = token * c->q_stride + (head * c->group + g) * dim;
+            if (c->pairs) memcpy((bf16 *)s->query + r * dim, (const bf16 *)c->q + from, (size_t)dim * 2);
+            else
+                for (int64_t d = 0; d < dim; d += 16)
+                    vf_store(s->query + r * dim + d, load_any(c->q, from + d, c->half_q));
+            if (item->flags & ITEM_LOAD) {
+                const float *state = triple(c, c->plan->state, token, head, g);
+                memcpy(s->run + r * dim, state, (size_t)dim * 4);
+                s->run_top[r] = state[dim];
+                s->run_sum[r] = state[dim + 1];
+            } else {
+                memset(s->run + r * dim, 0, (size_t)dim * 4);
+                s->run_top[r] = -INFINITY;
+                s->run_sum[r] = 0;
+            }
+        }
+}
+
+static void end_rows(const call *c, const space *s, const rk_item *item, int64_t head) {
+    for (int64_t m = item->first_member, r = 0; m < item->end_member; m++)
+        for (int64_t g = 0; g < c->group; g++, r++) {
+            int64_t token = c->plan->members[m].token, dim = c->dim;
+            const float *run = s->run + r * dim;
+            if (item->flags & ITEM_STORE) {
+                save(c, triple(c, c->plan->state, token, head, g), run, s->run_top[r], s->run_sum[r]);
+                continue;
+            }
+            int64_t to = ((token * c->plan->kv_heads + head) * c->group + g) * dim;
+            vf total = vf_set(s->run_sum[r]);
+            for (int64_t d = 0; d < dim; d += 16)
+                store_any(c->out, to + d, vf_div(vf_load(run + d), total), c->half_q);
+        }
+}
+
+static void run_item(const call *c, space *s, const rk_item *item, int64_t head) {
+    int64_t count = item->end_member - item->first_member;
+    begin_rows(c, s, item, head);
+    for (int64_t split = item->first_split; split < item->end_split; split++) {
+        int64_t part = item->part + (split - item->first_split) * count;
+        if (!(item->flags & ITEM_MERGE)) run_split(c, s, item, head, split);
+        for (int64_t m = 0, r = 0; m < count; m++)
+            for (int64_t g = 0; g < c->group; g++, r++) {
+                float *saved = triple(c, c->plan->parts, part + m, head, g);
+                if (item->flags & ITEM_PARTS)
+                    save(c, saved, s->out + r * c->dim, s->top[r], s->sum[r]);
+                else if (item->flags & ITEM_MERGE)
+                    fold(c->dim, saved, saved[c->dim], saved[c->dim + 1], s->run + r * c->dim,
+                         s->run_top + r, s->run_sum + r);
+                else
+                    fold(c->dim, s->out + r * c->dim, s->top[r], s->sum[r], s->run + r * c->dim,
+                         s->run_top + r, s->run_sum + r);
+            }
+    }
+    if (!(item->flags & ITEM_PARTS)) end_rows(c, s, item, head);
+}
+
+/* 0 plan, 1 q, 2 row stride of q, 3 half of q and out, 4 out [tokens, heads, dim], 5 k_pages,
+ * 6 v_pages, 7 half of the pages, 8 scale, 9 softcap or 0, 10 window or 0
+ */
+void rk_attention(const int64_t *arg, rk_thread *t) {
+    const rk_plan *plan = PTR(rk_plan, 0);
+    call c = {.q = PTR(void, 1), .q_stride = INT(2), .out = PTR(void, 4), .k_pages = PTR(void, 5),
+              .v_pages = PTR(void, 6), .plan = plan, .dim = plan->dim, .group = plan->group,
+              .half_q = (int)INT(3), .half_kv = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
+              .window = (int32_t)INT(10)};
+    c.pairs = RK_DPBF16 && c.half_q && c.half_kv;
+    space s;
+    size_t bytes = carve(&s, NULL, MAX_MEMBERS * c.group, c.dim);
+    carve(&s, rk_scratch(t, bytes), MAX_MEMBERS * c.group, c.dim);
+    memset(s.zeros, 0, (size_t)c.dim * 4);
+    for (int64_t phase = 0, first = 0; phase < plan->num_phases; first = plan->phase_ends[phase++]) {
+        int64_t count = (plan->phase_ends[phase] - first) * plan->kv_heads, n;
+        rk_restart(t);
+        while ((n = rk_next(t)) < count)
+            run_item(&c, &s, plan->items + first + n / plan->kv_heads, n % plan->kv_heads);
+    }
+}

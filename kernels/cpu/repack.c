@@ -1,0 +1,119 @@
+/* GGUF blocks to the interleaved form that linear_packed.c reads; its head draws the layout. */
+#include <string.h>
+
+#include "vec.h"
+
+/* One row's group taken apart: codes, scale and low. */
+typedef struct {
+    uint8_t code[32];
+    float scale, low;
+} group;
+
+static f16 half_at(const uint8_t *p) {
+    f16 h;
+    memcpy(&h, p, 2);
+    return h;
+}
+
+/* Blocks of 32 with 4 bits: low halves first. */
+static void nibbles(const uint8_t *p, uint8_t *code) {
+    for (int i = 0; i < 16; i++) code[i] = p[i] & 15, code[i + 16] = p[i] >> 4;
+}
+
+static void fifth_bits(const uint8_t *p, uint8_t *code) {
+    for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((p[i / 8] >> i % 8 & 1) << 4);
+}
+
+/* 6-bit scale and low of one of the 8 groups of a q4_k or q5_k block. */
+static void scale_and_low(const uint8_t *p, int i, int *scale, int *low) {
+    if (i < 4) {
+        *scale = p[i] & 63;
+        *low = p[i + 4] & 63;
+    } else {
+        *scale = (p[i + 4] & 15) | (p[i - 4] >> 6) << 4;
+        *low = p[i + 4] >> 4 | (p[i] >> 6) << 4;
+    }
+}
+
+static void k_group(const uint8_t *block, int i, int five, group *out) {
+    const uint8_t *low_bits = block + 16 + (five ? 32 : 0) + i / 2 * 32;
+    int scale, low;
+    scale_and_low(block + 4, i, &scale, &low);
+    for (int j = 0; j < 32; j++) {
+        out->code[j] = i % 2 ? low_bits[j] >> 4 : low_bits[j] & 15;
+        if (five) out->code[j] |= (uint8_t)((block[16 + j] >> i & 1) << 4);
+    }
+    out->scale = f16_to_float(half_at(block)) * (float)scale;
+    out->low = -f16_to_float(half_at(block + 2)) * (float)low;
+}
+
+/* The 16 groups of 16 of a q6_k block: 128 low bytes, 64 of high bits, 16 scales, one factor. */
+static void q6_group(const uint8_t *block, int i, group *out) {
+    int side = i / 8, first = i % 8 * 16;
+    for (int j = 0; j < 16; j++) {
+        int at = first + j, lane = at % 32, quarter = at / 32;
+        uint8_t low = block[side * 64 + lane + (quarter % 2) * 32];
+        uint8_t high = block[128 + side * 32 + lane];
+        low = quarter < 2 ? low & 15 : low >> 4;
+        out->code[j] = (uint8_t)(low | (high >> 2 * quarter & 3) << 4);
+    }
+    out->scale = f16_to_float(half_at(block + 208)) * (float)(int8_t)block[192 + i];
+}
+
+enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K };
+static const struct {
+    int bits, group, has_low, half, weights, bytes;
+} forms[] = {
+    [Q4_0] = {4, 32, 0, 1, 32, 18},   [Q4_1] = {4, 32, 1, 1, 32, 20},
+    [Q5_0] = {8, 32, 0, 1, 32, 22},   [Q5_1] = {8, 32, 1, 1, 32, 24},
+    [Q8_0] = {8, 32, 0, 1, 32, 34},   [Q4_K] = {4, 32, 1, 0, 256, 144},
+    [Q5_K] = {8, 32, 1, 0, 256, 176}, [Q6_K] = {8, 16, 0, 0, 256, 210},
+};
+
+/* Scales stay the halves that the file holds, or become floats. */
+static void take_apart(int form, const uint8_t *block, int i, group *out, f16 *halves) {
+    halves[0] = half_at(block);
+    halves[1] = half_at(block + 2);
+    switch (form) {
+    case Q4_0: nibbles(block + 2, out->code); break;
+    case Q4_1: nibbles(block + 4, out->code); break;
+    case Q5_0: nibbles(block + 6, out->code), fifth_bits(block + 2, out->code); break;
+    case Q5_1: nibbles(block + 8, out->code), fifth_bits(block + 4, out->code); break;
+    case Q8_0:
+        for (int j = 0; j < 32; j++) out->code[j] = block[2 + j] ^ 0x80;
+        break;
+    case Q4_K: k_group(block, i, 0, out); break;
+    case Q5_K: k_group(block, i, 1, out); break;
+    default: q6_group(block, i, out);
+    }
+}
+
+static void put_codes(int bits, int size, int row, const uint8_t *code, uint8_t *to) {
+    for (int k = 0; k < size; k++) {
+        int at = bits == 8 ? k : k % (size / 2);
+        uint8_t *byte = to + at / 4 * 64 + row * 4 + at % 4;
+        *byte |= bits == 4 && k >= size / 2 ? (uint8_t)(code[k] << 4) : code[k];
+    }
+}
+
+/* rows x columns weights in blocks at `data` -> codes and scales, both zeroed, rows padded to 16. */
+void rk_repack(const uint8_t *data, int64_t form, int64_t rows, int64_t columns, uint8_t *codes_out,
+               char *scales) {
+    int bits = forms[form].bits, size = forms[form].group, each = forms[form].half ? 2 : 4;
+    int lows = forms[form].has_low, per_block = forms[form].weights / size;
+    int64_t groups = columns / size, row_bytes = columns / forms[form].weights * forms[form].bytes;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t g = 0; g < groups; g++) {
+            const uint8_t *block = data + row * row_bytes + g / per_block * forms[form].bytes;
+            int64_t index = row / 16 * groups + g;
+            char *scale = scales + index * 16 * each * (1 + lows) + row % 16 * each;
+            group parts = {0};
+            f16 halves[2];
+            take_apart((int)form, block, (int)(g % per_block), &parts, halves);
+            put_codes(bits, size, (int)(row % 16), parts.code, codes_out + index * size * 2 * bits);
+            memcpy(scale, each == 2 ? (void *)&halves[0] : (void *)&parts.scale, (size_t)each);
+            if (lows)
+                memcpy(scale + 16 * each, each == 2 ? (void *)&halves[1] : (void *)&parts.low,
+                       (size_t)each);
+        }
+}

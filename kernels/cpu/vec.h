@@ -1,0 +1,328 @@
+/* Sixteen floats at a time, for AVX-512, AVX2 and plain C: the only file that knows instructions.
+ *
+ * Every function does the same arithmetic in the same order on each of them, but for fused
+ * multiply-add, which plain C uses only where the machine has it. RK_PORTABLE and RK_AVX2 choose a
+ * narrower form than the compiler's target, for tests.
+ */
+#ifndef RK_VEC_H
+#define RK_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(RK_PORTABLE) && !defined(RK_AVX2) && defined(__AVX512F__) && defined(__AVX512BW__) && \
+    defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512VNNI__)
+#define RK_ISA 512
+#elif !defined(RK_PORTABLE) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define RK_ISA 256
+#else
+#define RK_ISA 0
+#endif
+#if RK_ISA == 512 && defined(__AVX512BF16__)
+#define RK_DPBF16 1
+#else
+#define RK_DPBF16 0
+#endif
+#if RK_ISA
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint16_t bf16;
+typedef uint16_t f16;
+
+INLINE float bf16_to_float(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+INLINE bf16 bf16_of(float x) { /* to nearest, ties to even; NaN stays NaN */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bf16)((bits >> 16) | 0x40);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+INLINE float f16_to_float(f16 h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff, bits;
+    float out;
+    if (magnitude >= 0x7c00) {
+        bits = sign | 0x7f800000u | (magnitude & 0x3ff) << 13;
+    } else if (magnitude >= 0x400) {
+        bits = sign | ((magnitude << 13) + 0x38000000u);
+    } else {
+        out = (float)magnitude * 5.9604644775390625e-8f; /* 2^-24 */
+        return sign ? -out : out;
+    }
+    memcpy(&out, &bits, 4);
+    return out;
+}
+
+/* ---------------------------------------------------------------- AVX-512 */
+#if RK_ISA == 512
+typedef __m512 vf;
+typedef __m512i vi;
+
+INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b where either is NaN */
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf vf_round(vf a) { return _mm512_roundscale_ps(a, 8); }
+INLINE vf vf_exp2i(vf a) { /* 2^a for whole a within the exponent's range */
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127)), 23));
+}
+INLINE vf vf_load_bf16(const bf16 *p) {
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+INLINE void vf_store_bf16(bf16 *p, vf x) {
+    __m512i bits = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i even = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    bits = _mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+}
+INLINE vf vf_load_f16(const f16 *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE void vf_store_i8(int8_t *p, vf x) { /* whole numbers within int8 */
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vf vf_of_vi(vi x) { return _mm512_cvtepi32_ps(x); }
+
+/* Codes of 16 rows and 4 columns, one byte each: row r in bytes 4r .. 4r + 3. */
+typedef __m512i codes;
+INLINE codes codes_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+INLINE codes codes_low(codes c) { return _mm512_and_si512(c, _mm512_set1_epi8(15)); }
+INLINE codes codes_high(codes c) { return codes_low(_mm512_srli_epi16(c, 4)); }
+INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
+    int32_t four;
+    (void)wide;
+    memcpy(&four, x, 4);
+    return _mm512_dpbusd_epi32(sum, c, _mm512_set1_epi32(four));
+}
+
+/* ---------------------------------------------------------------- AVX2 */
+#elif RK_ISA == 256
+typedef struct { __m256 a, b; } vf;
+typedef struct { __m256i a, b; } vi;
+
+INLINE vf vf_set(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vf vf_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+#define RK_PAIRWISE(name, op) \
+    INLINE vf name(vf x, vf y) { return (vf){op(x.a, y.a), op(x.b, y.b)}; }
+RK_PAIRWISE(vf_add, _mm256_add_ps)
+RK_PAIRWISE(vf_sub, _mm256_sub_ps)
+RK_PAIRWISE(vf_mul, _mm256_mul_ps)
+RK_PAIRWISE(vf_div, _mm256_div_ps)
+RK_PAIRWISE(vf_max, _mm256_max_ps)
+RK_PAIRWISE(vf_min, _mm256_min_ps)
+INLINE vf vf_fma(vf x, vf y, vf z) {
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+INLINE vf vf_abs(vf x) {
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return (vf){_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+INLINE vf vf_round(vf x) { return (vf){_mm256_round_ps(x.a, 8), _mm256_round_ps(x.b, 8)}; }
+INLINE __m256 half_exp2i(__m256 x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(
+        _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127)), 23));
+}
+INLINE vf vf_exp2i(vf x) { return (vf){half_exp2i(x.a), half_exp2i(x.b)}; }
+INLINE __m256 half_load_bf16(const bf16 *p) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+INLINE vf vf_load_bf16(const bf16 *p) { return (vf){half_load_bf16(p), half_load_bf16(p + 8)}; }
+INLINE vf vf_load_f16(const f16 *p) {
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+INLINE void vf_store_bf16(bf16 *p, vf x) {
+    float wide[16];
+    vf_store(wide, x);
+    for (int i = 0; i < 16; i++) p[i] = bf16_of(wide[i]);
+}
+INLINE void vf_store_i8(int8_t *p, vf x) {
+    int32_t wide[16];
+    _mm256_storeu_si256((__m256i *)wide, _mm256_cvtps_epi32(x.a));
+    _mm256_storeu_si256((__m256i *)(wide + 8), _mm256_cvtps_epi32(x.b));
+    for (int i = 0; i < 16; i++) p[i] = (int8_t)wide[i];
+}
+INLINE vi vi_set(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE vf vf_of_vi(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+
+typedef vi codes;
+INLINE codes codes_load(const uint8_t *p) {
+    return (codes){_mm256_loadu_si256((const __m256i *)p),
+                   _mm256_loadu_si256((const __m256i *)(p + 32))};
+}
+INLINE codes codes_low(codes c) {
+    __m256i mask = _mm256_set1_epi8(15);
+    return (codes){_mm256_and_si256(c.a, mask), _mm256_and_si256(c.b, mask)};
+}
+INLINE codes codes_high(codes c) {
+    return codes_low((codes){_mm256_srli_epi16(c.a, 4), _mm256_srli_epi16(c.b, 4)});
+}
+/* Products of 16 bits hold two terms of 7 bits by 8; a code's eighth bit is added apart. */
+INLINE __m256i half_dot(__m256i sum, __m256i c, __m256i x, int wide) {
+    __m256i low = wide ? _mm256_and_si256(c, _mm256_set1_epi8(127)) : c;
+    sum = _mm256_add_epi32(
+        sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1)));
+    if (wide) {
+        __m256i top = _mm256_and_si256(_mm256_srli_epi16(c, 7), _mm256_set1_epi8(1));
+        sum = _mm256_add_epi32(
+            sum, _mm256_madd_epi16(_mm256_maddubs_epi16(top, x), _mm256_set1_epi16(128)));
+    }
+    return sum;
+}
+INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    __m256i all = _mm256_set1_epi32(four);
+    return (vi){half_dot(sum.a, c.a, all, wide), half_dot(sum.b, c.b, all, wide)};
+}
+
+/* ---------------------------------------------------------------- plain C */
+#else
+typedef struct { float v[16]; } vf;
+typedef struct { int32_t v[16]; } vi;
+
+#define RK_EACH for (int i = 0; i < 16; i++)
+INLINE vf vf_set(float x) { vf r; RK_EACH r.v[i] = x; return r; }
+INLINE vf vf_load(const float *p) { vf r; memcpy(r.v, p, 64); return r; }
+INLINE void vf_store(float *p, vf x) { memcpy(p, x.v, 64); }
+INLINE vf vf_add(vf a, vf b) { RK_EACH a.v[i] += b.v[i]; return a; }
+INLINE vf vf_sub(vf a, vf b) { RK_EACH a.v[i] -= b.v[i]; return a; }
+INLINE vf vf_mul(vf a, vf b) { RK_EACH a.v[i] *= b.v[i]; return a; }
+INLINE vf vf_div(vf a, vf b) { RK_EACH a.v[i] /= b.v[i]; return a; }
+#ifdef __FP_FAST_FMAF
+INLINE vf vf_fma(vf a, vf b, vf c) {
+    RK_EACH a.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+    return a;
+}
+#else
+INLINE vf vf_fma(vf a, vf b, vf c) { RK_EACH a.v[i] = a.v[i] * b.v[i] + c.v[i]; return a; }
+#endif
+INLINE vf vf_max(vf a, vf b) { RK_EACH a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE vf vf_min(vf a, vf b) { RK_EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+INLINE vf vf_abs(vf a) { RK_EACH a.v[i] = fabsf(a.v[i]); return a; }
+/* Adding and taking away 1.5 * 2^23 rounds to nearest even what is below 2^22. */
+INLINE vf vf_round(vf a) { RK_EACH a.v[i] = (a.v[i] + 12582912.0f) - 12582912.0f; return a; }
+INLINE int32_t whole(float x) { return x >= -1024.0f && x <= 1024.0f ? (int32_t)x : 0; }
+INLINE vf vf_exp2i(vf a) {
+    RK_EACH {
+        uint32_t bits = (uint32_t)(whole(a.v[i]) + 127) << 23;
+        memcpy(&a.v[i], &bits, 4);
+    }
+    return a;
+}
+INLINE vf vf_load_bf16(const bf16 *p) { vf r; RK_EACH r.v[i] = bf16_to_float(p[i]); return r; }
+INLINE void vf_store_bf16(bf16 *p, vf x) { RK_EACH p[i] = bf16_of(x.v[i]); }
+INLINE vf vf_load_f16(const f16 *p) { vf r; RK_EACH r.v[i] = f16_to_float(p[i]); return r; }
+INLINE void vf_store_i8(int8_t *p, vf x) { RK_EACH p[i] = (int8_t)whole(x.v[i]); }
+INLINE vi vi_set(int32_t x) { vi r; RK_EACH r.v[i] = x; return r; }
+INLINE vf vf_of_vi(vi x) { vf r; RK_EACH r.v[i] = (float)x.v[i]; return r; }
+
+typedef struct { uint8_t v[64]; } codes;
+INLINE codes codes_load(const uint8_t *p) { codes c; memcpy(c.v, p, 64); return c; }
+INLINE codes codes_low(codes c) { for (int i = 0; i < 64; i++) c.v[i] &= 15; return c; }
+INLINE codes codes_high(codes c) { for (int i = 0; i < 64; i++) c.v[i] >>= 4; return c; }
+INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
+    (void)wide;
+    RK_EACH for (int j = 0; j < 4; j++) sum.v[i] += (int32_t)c.v[4 * i + j] * x[j];
+    return sum;
+}
+#endif
+
+/* ---------------------------------------------------------------- common */
+
+/* Lane i with lane i + 8, then + 4, + 2, + 1: the one order in which lanes are added. */
+#if RK_ISA
+INLINE float vf_sum(vf x) {
+#if RK_ISA == 512
+    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#else
+    __m256 y = _mm256_add_ps(x.a, x.b);
+#endif
+    __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+}
+#else
+INLINE float vf_sum(vf x) {
+    float v[16];
+    vf_store(v, x);
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; i++) v[i] += v[i + width];
+    return v[0];
+}
+#endif
+
+INLINE float vf_largest(vf x) {
+    float v[16], best; /* NaN in lane 0 stays: others are skipped */
+    vf_store(v, x);
+    best = v[0];
+    for (int i = 1; i < 16; i++) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+/* The first n < 16 floats, zeros behind them. */
+INLINE vf vf_load_part(const float *p, int n) {
+    float v[16] = {0};
+    memcpy(v, p, (size_t)n * 4);
+    return vf_load(v);
+}
+
+/* e^x within 2 ulp for |x| below 87; held at e^-87 and about e^88.7 outside; NaN stays. Cephes'
+ * polynomial after taking away whole multiples of ln 2. */
+INLINE vf vf_exp(vf x) {
+    vf low = vf_set(-87.0f), high = vf_set(88.7f);
+    vf y = vf_min(high, vf_max(low, x)); /* the second operand wins where it is NaN */
+    vf n = vf_round(vf_mul(y, vf_set(1.44269504088896341f)));
+    n = vf_min(vf_set(127.0f), n);
+    vf r = vf_fma(n, vf_set(-0.693359375f), y);
+    r = vf_fma(n, vf_set(2.12194440e-4f), r);
+    vf p = vf_set(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set(5.0000001201e-1f));
+    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1.0f));
+    return vf_mul(p, vf_exp2i(n));
+}
+
+/* Tensors come as float32 or bfloat16; `half` says which. */
+INLINE vf load_any(const void *p, int64_t i, int half) {
+    return half ? vf_load_bf16((const bf16 *)p + i) : vf_load((const float *)p + i);
+}
+INLINE void store_any(void *p, int64_t i, vf x, int half) {
+    if (half) vf_store_bf16((bf16 *)p + i, x);
+    else vf_store((float *)p + i, x);
+}
+INLINE float get_any(const void *p, int64_t i, int half) {
+    return half ? bf16_to_float(((const bf16 *)p)[i]) : ((const float *)p)[i];
+}
+INLINE void put_any(void *p, int64_t i, float x, int half) {
+    if (half) ((bf16 *)p)[i] = bf16_of(x);
+    else ((float *)p)[i] = x;
+}
+
+#endif

@@ -1,0 +1,129 @@
+"""The C operations of `cpu/`: builds them at first use and runs programs of them on threads.
+
+Owns the calling convention: an operation is a kind and up to ARGUMENTS 64-bit words, a program is
+an array of them, run by one call. What an operation means is told in the files of `cpu/`.
+
+One team of threads serves the process. It sleeps between programs, so that it does not compete
+with torch's own threads; `set_num_threads` sets its size, torch.set_num_threads the other's.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+import torch
+from torch import Tensor
+
+from radixgen import env, native
+from radixgen.errors import KernelError
+
+ARGUMENTS = 31
+_FOLDER = Path(__file__).parent / "cpu"
+SOURCES = tuple(sorted(_FOLDER.glob("*.c")))
+_Operation = ctypes.c_int64 * (ARGUMENTS + 1)
+
+
+class Kind(IntEnum):
+    """The operations, numbered as in cpu/ops.h."""
+
+    NORM = 0
+    ROPE = 1
+    KV_WRITE = 2
+    SILU_MUL = 3
+    BITMASK = 4
+    QUANTIZE = 5
+    LINEAR_PACKED = 6
+    LINEAR_FLOAT = 7
+    ATTENTION = 8
+    GATHER = 9
+
+
+def load(*flags: str) -> ctypes.CDLL | None:
+    """The library with its signatures set, built with further compiler flags; None: unavailable."""
+    library = native.load("kernels", SOURCES, flags)
+    if library is None:
+        return None
+    library.rk_run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    library.rk_run.restype = ctypes.c_int64
+    library.rk_plan_new.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 8
+    library.rk_plan_new.restype = ctypes.c_void_p
+    library.rk_plan_free.argtypes = [ctypes.c_void_p]
+    library.rk_plan_free.restype = None
+    library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 2]
+    library.rk_repack.restype = None
+    return library
+
+
+class _State:
+    """The library in use and its number of threads."""
+
+    library: ctypes.CDLL | None = None
+    resolved = False
+    num_threads = 0
+
+
+def library() -> ctypes.CDLL | None:
+    """The C operations, or None where the references run instead. Decided once a process."""
+    if not _State.resolved:
+        use(load())
+    return _State.library
+
+
+def use(chosen: ctypes.CDLL | None) -> None:
+    """Run on this library from now on, None: on the references. For tests and comparisons."""
+    _State.library = chosen
+    _State.resolved = True
+
+
+def num_threads() -> int:
+    """Threads that a program runs on: RADIXGEN_THREADS, or one a physical core of this process."""
+    if not _State.num_threads:
+        _State.num_threads = env.read("RADIXGEN_THREADS") or default_threads()
+    return _State.num_threads
+
+
+def set_num_threads(count: int) -> None:
+    """Raises KernelError below 1. Results do not depend on it."""
+    if count < 1:
+        raise KernelError(f"num_threads={count} must be at least 1")
+    _State.num_threads = count
+
+
+@lru_cache
+def default_threads() -> int:
+    """One a physical core, but no more than the cores this process may use."""
+    logical = psutil.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or logical
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
+    return max(1, min(physical, allowed))
+
+
+def float_bits(value: float) -> int:
+    """A number as the 64-bit word that an operation reads it from."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def run(kind: Kind, arguments: Sequence[int]) -> None:
+    """Run one operation now. The caller keeps every tensor named by a pointer alive."""
+    operation = _Operation(kind, *arguments)
+    loaded = _State.library
+    if loaded is None:
+        raise KernelError("the C kernels are not loaded")
+    loaded.rk_run(operation, 1, num_threads())
+
+
+def supported(*tensors: Tensor) -> bool:
+    """Whether the C operations are there and take these: on the CPU, float32 or bfloat16."""
+    return library() is not None and all(
+        t.device.type == "cpu" and t.dtype in (torch.float32, torch.bfloat16) for t in tensors
+    )
+
+
+def is_half(tensor: Tensor) -> int:
+    """The `half` argument: 1 for bfloat16, 0 for float32."""
+    return int(tensor.dtype == torch.bfloat16)
