@@ -125,7 +125,7 @@ def test_the_often_preempted_are_immune_until_all_are() -> None:
 
 def test_entering_leaves_room_for_those_who_run() -> None:
     scheduler, model = make(num_pages=10)
-    scheduler.add(ask("a", prompt_of(16, 1), 6))  # 4 pages, 5 or 6 in the end
+    scheduler.add(ask("a", prompt_of(14, 1), 6))  # 4 pages now, 5 in the end
     scheduler.update(*take_step(scheduler, model))
     scheduler.add(ask("b", prompt_of(24, 2), 2))  # 6 pages are free, and it needs them all
     drive(scheduler, model)
