@@ -1,1 +1,36 @@
-"""The command line."""
+"""The command line: `radixgen COMMAND`, `python -m radixgen COMMAND`."""
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from radixgen.cli import common
+from radixgen.cli.chat import chat
+from radixgen.cli.demo import demo
+from radixgen.cli.environment import collect_env, version
+from radixgen.cli.generate import generate
+
+app = typer.Typer(
+    name="radixgen",
+    help="A structured-generation engine with a radix prefix cache.\n\nBegin with `radixgen demo`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(generate)
+app.command()(chat)
+app.command("collect-env")(collect_env)
+app.command()(version)
+
+
+def main() -> NoReturn:
+    """Run a command and leave: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    sys.exit(common.run(lambda: app(prog_name="radixgen")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What the commands share: consoles, options, and errors told in plain words."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from radixgen.errors import ConfigError, InvalidRequest, RadixgenError
+from radixgen.launch import Runtime, make_config
+from radixgen.model.hub import resolve
+
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
+
+# Answers go to stdout, everything about them to stderr, so that output can be piped.
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A directory, a .gguf file or a hub id. Default: RADIXGEN_MODEL, else the embedded "
+        "SmolLM2-135M-Instruct, which is fetched once.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated.",
+    ),
+]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to generate, at most.")]
+Temperature = Annotated[
+    float, typer.Option("--temperature", "-t", help="0 always takes the most probable token.")
+]
+TopP = Annotated[float, typer.Option(help="Sample from the most probable tokens of this mass.")]
+TopK = Annotated[int, typer.Option(help="Sample from so many tokens; 0: from all.")]
+MinP = Annotated[float, typer.Option(help="Leave out tokens below this share of the best one's.")]
+Seed = Annotated[
+    int | None, typer.Option(help="The same seed gives the same tokens.", show_default="random")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@contextmanager
+def started(model: str, settings: list[str] | None) -> Iterator[Runtime]:
+    """A runtime that serves, its model fetched with a bar if need be."""
+    parsed = parse_settings(settings or [])
+    make_config(model, **parsed)  # refuse a wrong setting before anything is fetched
+    resolve(model)
+    runtime = Runtime(model, **parsed)
+    with err.status("starting the runtime"):
+        runtime.start()
+    try:
+        yield runtime
+    finally:
+        runtime.shutdown()
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` texts; a value is JSON (8, 0.5, true, null) if it can be, else text."""
+    parsed: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {pair}: expected NAME=VALUE, such as page_size=8")
+        try:
+            parsed[name] = json.loads(text)
+        except ValueError:
+            parsed[name] = text
+    return parsed
+
+
+def run(app: Callable[[], Any]) -> int:
+    """Run the commands; returns the exit status. A RadixgenError is a sentence, not a traceback."""
+    try:
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILURE
+    except (InvalidRequest, ConfigError) as error:
+        err.print("[bold red]error:[/]", str(error), markup=True)
+        return USAGE
+    except RadixgenError as error:
+        err.print("[bold red]error:[/]", str(error))
+        return FAILURE
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # `radixgen ... | head`
+        sys.stderr.close()
+        return FAILURE
+    return 0
