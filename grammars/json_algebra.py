@@ -1,0 +1,364 @@
+"""Schemas as sets of values, kind by kind, under intersection, union and complement.
+
+A schema denotes for each kind of JSON value a set: words for null and booleans, `Numbers`, `Texts`,
+and for arrays and objects a union of shapes. Complement is pushed down to the keywords, so what is
+left is unions of conjunctions: `not` of an object becomes the ways in which a member, a name or a
+count can fail. Knows what combines schemas. Knows no text and no rule.
+
+The values inside shapes stay goals, not sets, so recursion costs nothing here. A schema that
+refers to itself without going through a member or an item denotes nothing, and is refused.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars import json_keywords as own
+from radixgen.grammars import json_numbers as num
+from radixgen.grammars import json_texts as txt
+from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_keywords import KINDS, has, lacks
+from radixgen.grammars.json_shapes import (
+    ANY_ARRAY,
+    ANY_OBJECT,
+    ANYTHING,
+    Goal,
+    is_never,
+    meet_arrays,
+    meet_objects,
+)
+from radixgen.grammars.json_terms import Term, TooMany, hides_siblings, terms
+from radixgen.grammars.json_texts import Texts
+from radixgen.grammars.json_unevaluated import Cases
+
+MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
+MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
+
+Refuse = Callable[[str, Schema, str], None]  # keyword, where, why; returns if it may be left out
+
+
+class Undecided(Exception):
+    """A proof of emptiness came upon a set that is being computed."""
+
+
+class Algebra:
+    """The sets of one document's schemas, each computed once."""
+
+    def __init__(self, document: Document, refuse: Refuse, formats: bool) -> None:
+        self.document = document
+        self.refuse = refuse
+        self._formats = formats
+        self._active: dict[tuple[Schema, str, bool], int] = {}
+        self._goals: dict[tuple[Goal, str], Any] = {}
+        self._never: dict[Goal, bool] = {}
+        self._depth = 0
+        self._cases = Cases(self)
+
+    # --- sets ------------------------------------------------------------------------------
+
+    def every(self, kind: str) -> Any:
+        return _EVERY[kind]
+
+    def meet(self, kind: str, one: Any, other: Any) -> Any:
+        """The intersection of two sets of one kind. Raises TooMany."""
+        if kind == "object":
+            return self._meet_shapes(one, other, ANY_OBJECT, meet_objects)
+        if kind == "array":
+            return self._meet_shapes(one, other, ANY_ARRAY, meet_arrays)
+        return one & other if kind in ("null", "boolean") else one.meet(other)
+
+    def join(self, kind: str, one: Any, other: Any) -> Any:
+        """The union of two sets of one kind. Raises TooMany."""
+        if kind in ("null", "boolean"):
+            return one | other
+        if kind in ("number", "string"):
+            return one.join(other)
+        return _joined(one, other, ANY_OBJECT if kind == "object" else ANY_ARRAY)
+
+    def _meet_shapes(self, one: Any, other: Any, top: Any, meet: Any) -> Any:
+        if one == (top,):
+            return other
+        if other == (top,):
+            return one
+        found = []
+        for a in one:
+            for b in other:
+                both = a if a is b else meet(a, b, self.never)
+                if both is not None:
+                    found.append(both)
+            if len(found) > MAX_SHAPES:
+                raise TooMany
+        return tuple(dict.fromkeys(found))
+
+    def goal_set(self, wanted: Goal, kind: str) -> Any:
+        """The values of one kind that satisfy a goal."""
+        key = (wanted, kind)
+        found = self._goals.get(key)
+        if found is None:
+            found = self._goals[key] = self._goal_set(wanted, kind)
+        return found
+
+    def _goal_set(self, wanted: Goal, kind: str) -> Any:
+        found = self.every(kind)
+        for node, sign in sorted(wanted, key=lambda literal: literal[0].serial):
+            part = self.evaluate(node, kind, sign)
+            try:
+                found = self.meet(kind, found, part)
+            except TooMany:
+                self._refuse_size("allOf", node)
+            if not found:
+                break
+        return found
+
+    def evaluate(self, node: Schema, kind: str, sign: bool = True) -> Any:
+        """The values of one kind that satisfy a schema, or with `sign` False those that do not."""
+        if node is self.document.true or node is self.document.false:
+            holds = (node is self.document.true) == sign
+            return self.every(kind) if holds else NONE[kind]
+        memo = (kind, sign)
+        found = node.memo.get(memo)
+        if found is None:
+            found = node.memo[memo] = self._guarded(node, kind, sign)
+        return found
+
+    def _guarded(self, node: Schema, kind: str, sign: bool) -> Any:
+        if not sign and kind not in ("object", "array"):
+            return complement(kind, self.evaluate(node, kind, True))
+        key = (node, kind, sign)
+        level = self._active.get(key)
+        if level is not None and level < self._depth:
+            raise Undecided
+        if level is not None:
+            raise InvalidGrammar(
+                "a schema that refers to itself without a member or an item in between says "
+                "nothing about any value",
+                node.path,
+            )
+        self._active[key] = self._depth
+        try:
+            if self._cases.concern(node, kind):
+                return self._cases.evaluate(node, kind, sign)
+            return self.plain(node, kind, sign)
+        finally:
+            del self._active[key]
+
+    def plain(self, node: Schema, kind: str, sign: bool) -> Any:
+        """`evaluate` without regard to `unevaluatedProperties` and `unevaluatedItems`."""
+        found = self.own(node, kind, sign)
+        for term in terms(node):
+            if not found if sign else found == self.every(kind):
+                break
+            try:
+                part = self.term(term, kind, sign)
+                found = (self.meet if sign else self.join)(kind, found, part)
+            except TooMany:
+                self._refuse_size(term[0], node)
+        return found
+
+    def _refuse_size(self, keyword: str, node: Schema) -> None:
+        self.refuse(
+            keyword,
+            node,
+            f"its combination with what stands beside it has over {MAX_SHAPES} alternatives; "
+            f"give the alternatives distinct constants of one required property, or fewer of them",
+        )
+
+    # --- a schema's own keywords -------------------------------------------------------------
+
+    def own(self, node: Schema, kind: str, sign: bool) -> Any:
+        """What the keywords of a schema say themselves, those that combine schemas left out."""
+        if hides_siblings(node):
+            return self.every(kind) if sign else NONE[kind]
+        if kind == "object":
+            return self._own_objects(node, sign)
+        if kind == "array":
+            return self._own_arrays(node, sign)
+        if kind == "string":
+            found: Any = own.texts(node, self._formats)
+        elif kind == "number":
+            found = own.numbers(node)
+        else:
+            found = own.words(node, kind)
+        return found if sign else complement(kind, found)
+
+    def _own_objects(self, node: Schema, sign: bool) -> Any:
+        listed = own.constants(node, "object")
+        if not sign:
+            found = tuple(own.not_objects(node, self.names))
+            return self._not_listed("object", node, found, listed, own.not_object_constant)
+        shape = own.objects(node, self.names)
+        found = () if shape is None else (shape,)
+        if listed is None or not found:
+            return found
+        exact = tuple(own.object_constant(node, *one) for one in listed)
+        return self.meet("object", exact, found)
+
+    def _own_arrays(self, node: Schema, sign: bool) -> Any:
+        listed = own.constants(node, "array")
+        if not sign:
+            if node.get("uniqueItems") is True and own.admits(node, "array"):
+                self.refuse("uniqueItems", node, "its negation is not regular")
+            found = tuple(own.not_arrays(node))
+            return self._not_listed("array", node, found, listed, own.not_array_constant)
+        shape = own.arrays(node)
+        found = () if shape is None else (shape,)
+        if listed is None or not found:
+            return found
+        exact = tuple(own.array_constant(node, *one) for one in listed)
+        return self.meet("array", exact, found)
+
+    def _not_listed(
+        self, kind: str, node: Schema, found: Any, listed: Any, differ: Callable[..., Any]
+    ) -> Any:
+        """Joined with what differs from every listed value."""
+        if listed is None:
+            return found
+        others = self.every(kind)
+        for pointer, value in listed:
+            others = self.meet(kind, others, tuple(differ(node, pointer, value)))
+        return self.join(kind, found, others)
+
+    def names(self, node: Schema) -> Texts:
+        """The names that a `propertyNames` schema lets through."""
+        found = self.evaluate(node, "string")
+        assert isinstance(found, Texts)
+        return found
+
+    # --- what combines schemas ---------------------------------------------------------------
+
+    def term(self, term: Term, kind: str, sign: bool) -> Any:
+        """The set of one combining keyword, or its complement. Raises TooMany."""
+        match term:
+            case ("$ref" | "$dynamicRef" | "$recursiveRef", target):
+                return self.evaluate(target, kind, sign)
+            case ("not", node):
+                return self.evaluate(node, kind, not sign)
+            case ("allOf", nodes) | ("anyOf", nodes):
+                every = (term[0] == "allOf") == sign
+                return self.combine(every, kind, (self.evaluate(n, kind, sign) for n in nodes))
+            case ("oneOf", nodes):
+                return self._exactly_one(nodes, kind) if sign else self._not_one(nodes, kind)
+            case ("if", test, then, other):
+                return self._conditional(test, then, other, kind, sign)
+            case ("dependencies", node, name, then):
+                return self._dependency(node, name, then, kind, sign)
+        raise AssertionError(term)
+
+    def combine(self, every: bool, kind: str, parts: Iterable[Any]) -> Any:
+        """The intersection of all parts, or their union."""
+        found = self.every(kind) if every else NONE[kind]
+        for part in parts:
+            found = (self.meet if every else self.join)(kind, found, part)
+            if every and not found:
+                break
+        return found
+
+    def _conditional(self, test: Schema, then: Schema, other: Schema, kind: str, sign: bool) -> Any:
+        if_so = self.meet(kind, self.evaluate(test, kind), self.evaluate(then, kind, sign))
+        if_not = self.meet(kind, self.evaluate(test, kind, False), self.evaluate(other, kind, sign))
+        return self.join(kind, if_so, if_not)
+
+    def _dependency(
+        self, node: Schema, name: str, then: Schema | list[str], kind: str, sign: bool
+    ) -> Any:
+        if kind != "object":
+            return self.every(kind) if sign else NONE[kind]
+        there: Any = (has(name, ANYTHING),)
+        if isinstance(then, Schema):
+            met = self.meet(kind, there, self.evaluate(then, kind, sign))
+        elif sign:
+            met = self.combine(True, kind, [there, *((has(n, ANYTHING),) for n in then)])
+        else:
+            met = self.meet(kind, there, tuple(lacks(node, n) for n in then))
+        return self.join(kind, (lacks(node, name),), met) if sign else met
+
+    def _exactly_one(self, nodes: list[Schema], kind: str) -> Any:
+        """The union over the schemas of what satisfies this one and none that it overlaps."""
+        sets = [self.evaluate(node, kind) for node in nodes]
+        found = NONE[kind]
+        for index, alone in enumerate(sets):
+            for other, node in enumerate(nodes):
+                if not alone:
+                    break
+                if other != index and not self.disjoint(kind, sets[index], sets[other]):
+                    alone = self.meet(kind, alone, self.evaluate(node, kind, False))
+            found = self.join(kind, found, alone)
+        return found
+
+    def _not_one(self, nodes: list[Schema], kind: str) -> Any:
+        """What satisfies none of the schemas, or two of them."""
+        found = self.combine(True, kind, (self.evaluate(n, kind, False) for n in nodes))
+        sets = [self.evaluate(node, kind) for node in nodes]
+        for index, one in enumerate(sets):
+            for other in sets[:index]:
+                found = self.join(kind, found, self.meet(kind, one, other))
+        return found
+
+    def disjoint(self, kind: str, one: Any, other: Any) -> bool:
+        """Whether two sets are known to have nothing in common."""
+        if not one or not other:
+            return True
+        both = self.meet(kind, one, other)
+        return not both or (kind in ("number", "string") and both.is_empty())
+
+    # --- emptiness -----------------------------------------------------------------------------
+
+    def never(self, wanted: Goal) -> bool:
+        """Whether no value is known to satisfy a goal; False also where that is not known."""
+        if not wanted:
+            return False
+        known = self._never.get(wanted)
+        if known is not None:
+            return known
+        if is_never(wanted):
+            found = True
+        elif self._depth >= MAX_PROOF_DEPTH:
+            return False
+        else:
+            self._depth += 1
+            try:
+                found = all(self._is_void(wanted, kind) for kind in KINDS)
+            except Undecided:
+                return False
+            finally:
+                self._depth -= 1
+        self._never[wanted] = found
+        return found
+
+    def _is_void(self, wanted: Goal, kind: str) -> bool:
+        found = self.goal_set(wanted, kind)
+        return found.is_empty() if kind in ("number", "string") else not found
+
+
+_EVERY: dict[str, Any] = {
+    "null": frozenset((None,)),
+    "boolean": frozenset((True, False)),
+    "number": num.EVERY,
+    "string": txt.EVERY,
+    "array": (ANY_ARRAY,),
+    "object": (ANY_OBJECT,),
+}
+NONE: dict[str, Any] = {
+    "null": frozenset(),
+    "boolean": frozenset(),
+    "number": num.NONE,
+    "string": txt.NONE,
+    "array": (),
+    "object": (),
+}
+
+
+def complement(kind: str, found: Any) -> Any:
+    """The complement of a set of scalars."""
+    if kind in ("null", "boolean"):
+        return _EVERY[kind] - found
+    return found.complement()
+
+
+def _joined(one: tuple[Any, ...], other: tuple[Any, ...], top: Any) -> tuple[Any, ...]:
+    if top in one or top in other:
+        return (top,)
+    found = tuple(dict.fromkeys(one + other))
+    if len(found) > MAX_SHAPES:
+        raise TooMany
+    return found

@@ -1,0 +1,177 @@
+"""The grammar of an array shape.
+
+Without counts the items behind the prefix are one counted repeat. With `contains` or `uniqueItems`
+a lazy rule stands for what came so far: how many items, how many of each counted kind, and which
+values of a finite set were used.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, repeat, union
+from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_layout import Layout
+from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Count, Goal, goal
+
+MAX_UNIQUE = 4096  # different values that an array with uniqueItems may have
+
+
+class Context(Protocol):
+    """The grammar around: `json_values.Values`."""
+
+    @property
+    def rules(self) -> RuleSet: ...
+    @property
+    def layout(self) -> Layout: ...
+    def value(self, wanted: Goal) -> Node: ...
+    def members(self, wanted: Goal) -> dict[Any, Node] | None: ...
+    def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What came so far, as far as it matters: items, counts reached, values used (bits)."""
+
+    items: int = 0
+    counts: tuple[int, ...] = ()
+    used: int = 0
+
+
+class ArrayRules:
+    """The rules of one shape."""
+
+    def __init__(self, context: Context, shape: ArrayShape) -> None:
+        self._context = context
+        self._shape = shape
+        self._layout = self._context.layout
+        self._values: dict[Any, Node] | None = None
+        self._bits: dict[Any, int] = {}
+        self._cap = max(len(shape.prefix), shape.low if shape.high is None else shape.high)
+        for count in shape.counts:
+            self._cap = max(self._cap, count.start)
+
+    def start(self) -> Node:
+        """The whole array."""
+        opened = self._layout.opened(b"[")
+        if self._shape.unique is not None and self._shape.high not in (0, 1):
+            self._find_values(self._shape.unique)
+        if not self._shape.counts and self._values is None:
+            return concat(opened, self._plain())
+        first = Progress(counts=(0,) * len(self._shape.counts))
+        empty = literal(b"]") if self._may_close(first) else EMPTY
+        return concat(opened, union(empty, self._next(first)))
+
+    # --- arrays whose items do not depend on each other ----------------------------------------
+
+    def _plain(self) -> Node:
+        shape, size = self._shape, len(self._shape.prefix)
+        close, comma = self._layout.closed(b"]"), self._layout.comma
+        high = None if shape.high is None else shape.high - max(size, 1)
+        low = max(shape.low - max(size, 1), 0)
+        rest = concat(comma, self._context.value(shape.rest))
+        tail: Node = EMPTY
+        if high is None or high >= 0:
+            tail = concat(repeat(rest, low, high), close)
+        if not size:
+            tail = concat(self._context.value(shape.rest), tail)
+        for index in range(size - 1, -1, -1):
+            item = self._context.value(shape.prefix[index])
+            tail = concat(item, tail)
+            if index == 0:
+                break
+            tail = concat(comma, tail)
+            if shape.high is not None and index >= shape.high:
+                tail = EMPTY
+            if index >= shape.low:
+                tail = union(close, tail)
+        if shape.high == 0:
+            tail = EMPTY
+        return union(literal(b"]"), tail) if shape.low == 0 else tail
+
+    # --- arrays that count ---------------------------------------------------------------------
+
+    def _find_values(self, owner: Schema) -> None:
+        """The finite set that unique items are drawn from. Refuses an infinite one."""
+        values: dict[Any, Node] = {}
+        goals = {*self._shape.prefix, self._shape.rest}
+        if self._shape.high is not None and self._shape.high <= len(self._shape.prefix):
+            goals = set(self._shape.prefix[: self._shape.high])
+        for wanted in goals:
+            members = self._context.members(wanted)
+            if members is None or len(members) > MAX_UNIQUE:
+                self._refuse_unique(owner)
+                return
+            values |= members
+        self._values = values
+        self._bits = {value: 1 << index for index, value in enumerate(values)}
+
+    def _refuse_unique(self, owner: Schema) -> None:
+        self._context.refuse(
+            "uniqueItems",
+            owner,
+            f"the items have no finite list of at most {MAX_UNIQUE} values; give them an enum, or "
+            f"drop the keyword",
+        )
+
+    def _next(self, now: Progress) -> Node:
+        """One more item, and what follows."""
+        rule = self._context.rules.rule
+        return rule(("item", self._shape, now), lambda: self._item(now))
+
+    def _after(self, now: Progress) -> Node:
+        rule = self._context.rules.rule
+        return rule(("after item", self._shape, now), lambda: self._end_or_more(now))
+
+    def _end_or_more(self, now: Progress) -> Node:
+        close = self._layout.closed(b"]") if self._may_close(now) else EMPTY
+        return union(close, concat(self._layout.comma, self._next(now)))
+
+    def _may_close(self, now: Progress) -> bool:
+        counts = zip(now.counts, self._shape.counts, strict=True)
+        return now.items >= self._shape.low and all(had >= count.low for had, count in counts)
+
+    def _item(self, now: Progress) -> Node:
+        shape = self._shape
+        if shape.high is not None and now.items >= shape.high:
+            return EMPTY
+        more = replace(now, items=min(now.items + 1, self._cap))
+        wanted = shape.goal_of(now.items)
+        ways = self._ways(wanted, now, 0)
+        return union(*(self._one(goals, replace(more, counts=counts)) for goals, counts in ways))
+
+    def _one(self, wanted: Goal, after: Progress) -> Node:
+        if self._values is None:
+            return concat(self._context.value(wanted), self._after(after))
+        members = self._context.members(wanted) or {}
+        found: list[Node] = []
+        for value, text in members.items():
+            bit = self._bits[value]
+            if not after.used & bit:
+                found.append(concat(text, self._after(replace(after, used=after.used | bit))))
+        return union(*found)
+
+    def _ways(
+        self, wanted: Goal, now: Progress, index: int
+    ) -> Iterator[tuple[Goal, tuple[int, ...]]]:
+        """Which counted kinds the item belongs to: its goal, and the counts after it."""
+        if index == len(self._shape.counts):
+            yield wanted, ()
+            return
+        count, had = self._shape.counts[index], now.counts[index]
+        for also, after in _belongs(count, had, now.items):
+            for goals, counts in self._ways(wanted | also, now, index + 1):
+                yield goals, (after, *counts)
+
+
+def _belongs(count: Count, had: int, index: int) -> Iterator[tuple[Goal, int]]:
+    """Whether the item counts: what that asks of it, and the count after it.
+
+    Without an upper bound a missed match does no harm, so the item is not asked to fail.
+    """
+    if index < count.start or (count.high is None and had >= count.low):
+        yield ANYTHING, had
+        return
+    if count.high is None or had < count.high:
+        yield goal(count.node, count.sign), had + 1
+    yield (ANYTHING if count.high is None else goal(count.node, not count.sign)), had

@@ -1,0 +1,331 @@
+"""One pass over every schema that can be reached: malformed keywords, and those to refuse.
+
+Owns what is an error, what is refused and what is left out because the standard says so: unknown
+keywords and formats, and the keywords of other drafts. Computes nothing.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.formats import format_text
+from radixgen.grammars.json_document import LATEST, Document, Schema, escape, shown
+from radixgen.grammars.regex import parse
+
+MAX_SCHEMAS = 100_000
+TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A keyword that is not enforced: where, and why."""
+
+    keyword: str
+    path: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is not enforced. `ignored`: the standard says so. `unchecked`: it cannot be."""
+
+    ignored: list[Note] = field(default_factory=list)
+    unchecked: list[Note] = field(default_factory=list)
+
+
+class Checker:
+    """Checks the schemas of a document. `refuse` raises, or returns to leave a keyword out."""
+
+    def __init__(
+        self,
+        document: Document,
+        refuse: Callable[[str, Schema, str], None],
+        notes: Notes,
+        formats: bool,
+    ) -> None:
+        self._document = document
+        self._refuse = refuse
+        self._notes = notes
+        self._formats = formats
+        self._waiting: list[Schema] = []
+
+    def run(self) -> set[str]:
+        """Check everything that the root reaches; the keywords that were met."""
+        seen: set[int] = {id(self._document.true), id(self._document.false)}
+        met: set[str] = set()
+        self._waiting.append(self._document.root)
+        while self._waiting:
+            node = self._waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if len(seen) > MAX_SCHEMAS:
+                raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
+            met.update(node.value)
+            self._check(node)
+        return met
+
+    def _check(self, node: Schema) -> None:
+        value = node.value
+        if "$ref" in value and (node.resource.draft or LATEST) <= 7:
+            self._reference(node, "$ref")
+            return
+        for keyword in list(value):
+            check = _CHECKS.get(keyword)
+            if check is not None:
+                check(self, node, keyword)
+            elif keyword not in _ANNOTATIONS:
+                self._ignore(node, keyword, "no keyword of JSON Schema")
+
+    # --- leaving out ---------------------------------------------------------------------------
+
+    def _ignore(self, node: Schema, keyword: str, why: str) -> None:
+        self._notes.ignored.append(Note(keyword, node.path, why))
+
+    def _leave_out(self, node: Schema, keyword: str) -> None:
+        node.value = {k: v for k, v in node.value.items() if k != keyword}
+
+    def _foreign(self, node: Schema, keyword: str, why: str) -> None:
+        self._ignore(node, keyword, why)
+        self._leave_out(node, keyword)
+
+    def _wrong(self, node: Schema, keyword: str, wanted: str) -> None:
+        given = shown(node.value[keyword])
+        raise InvalidGrammar(f"{keyword} is {wanted}, not {given}", f"{node.path}/{keyword}")
+
+    # --- shapes of values ----------------------------------------------------------------------
+
+    def _type(self, node: Schema, keyword: str) -> None:
+        stated = node.value[keyword]
+        types = stated if isinstance(stated, list) else [stated]
+        if "any" in types:
+            self._foreign(node, keyword, "type 'any' of draft 3 allows everything")
+            return
+        for name in types:
+            if not isinstance(name, str) or name not in TYPES:
+                self._wrong(node, keyword, f"one of {', '.join(sorted(TYPES))}, or a list of them")
+
+    def _count(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if not _is_number(value) or value < 0 or value != int(value):
+            self._wrong(node, keyword, "a whole number from 0 up")
+
+    def _number(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if isinstance(value, bool) and keyword.startswith("exclusive"):
+            return
+        if not _is_number(value):
+            self._wrong(node, keyword, "a number")
+
+    def _step(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if not _is_number(value) or value <= 0:
+            self._wrong(node, keyword, "a number above 0")
+
+    def _flag(self, node: Schema, keyword: str) -> None:
+        if not isinstance(node.value[keyword], bool):
+            self._wrong(node, keyword, "true or false")
+
+    def _listed(self, node: Schema, keyword: str) -> None:
+        if not isinstance(node.value[keyword], list):
+            self._wrong(node, keyword, "a list of values")
+
+    def _names(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if isinstance(value, bool):
+            self._foreign(node, keyword, "a boolean, as in draft 3; here it is a list of names")
+        elif not _are_names(value):
+            self._wrong(node, keyword, "a list of names")
+
+    def _needed_names(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if not isinstance(value, dict) or not all(map(_are_names, value.values())):
+            self._wrong(node, keyword, "an object of lists of names")
+
+    def _pattern(self, node: Schema, keyword: str) -> None:
+        if not isinstance(node.value[keyword], str):
+            self._wrong(node, keyword, "a regular expression")
+        if not self._parses(node, keyword, [node.value[keyword]]):
+            self._leave_out(node, keyword)
+
+    def _parses(self, node: Schema, keyword: str, patterns: Iterable[str]) -> bool:
+        for source in patterns:
+            try:
+                parse(source, dialect="ecma", mode="search")
+            except InvalidGrammar as error:
+                self._refuse(keyword, node, str(error))
+                return False
+        return True
+
+    def _format(self, node: Schema, keyword: str) -> None:
+        name = node.value[keyword]
+        if not self._formats:
+            self._ignore(node, keyword, "formats are annotations by choice")
+            return
+        try:
+            known = isinstance(name, str) and format_text(name) is not None
+        except InvalidGrammar as error:
+            self._refuse(keyword, node, str(error))
+            self._leave_out(node, keyword)
+            return
+        if not known:
+            self._ignore(node, keyword, f"the format {shown(name)} is not defined")
+
+    # --- schemas inside ------------------------------------------------------------------------
+
+    def _one(self, node: Schema, keyword: str) -> None:
+        self._waiting.append(node.child(keyword))
+
+    def _many(self, node: Schema, keyword: str) -> None:
+        value = node.value[keyword]
+        if not isinstance(value, list) or (not value and keyword != "prefixItems"):
+            self._wrong(node, keyword, "a list of schemas that is not empty")
+        self._waiting.extend(node.children(keyword))
+
+    def _named(self, node: Schema, keyword: str) -> None:
+        if not isinstance(node.value[keyword], dict):
+            self._wrong(node, keyword, "an object of schemas")
+        self._waiting.extend(node.named(keyword).values())
+
+    def _patterned(self, node: Schema, keyword: str) -> None:
+        self._named(node, keyword)
+        if not self._parses(node, keyword, node.value[keyword]):
+            self._leave_out(node, keyword)
+
+    def _items(self, node: Schema, keyword: str) -> None:
+        if isinstance(node.value[keyword], list):
+            self._waiting.extend(node.children(keyword))
+        else:
+            self._one(node, keyword)
+
+    def _more_items(self, node: Schema, keyword: str) -> None:
+        if isinstance(node.value.get("items"), list):
+            self._one(node, keyword)
+        else:
+            self._ignore(node, keyword, "it says nothing without a list of items")
+
+    def _dependencies(self, node: Schema, keyword: str) -> None:
+        if (node.resource.draft or 7) > 7:
+            self._foreign(node, keyword, "split into dependentRequired and dependentSchemas")
+            return
+        value = node.value[keyword]
+        if not isinstance(value, dict):
+            self._wrong(node, keyword, "an object of schemas and lists of names")
+        for name, then in value.items():
+            if not isinstance(then, str) and not _are_names(then):
+                pointer = f"/{keyword}/{escape(name)}"
+                self._waiting.append(self._document.at(then, node, pointer))
+
+    def _reference(self, node: Schema, keyword: str) -> None:
+        try:
+            self._waiting.append(self._document.resolve(node, keyword))
+        except InvalidGrammar as error:
+            self._refuse(keyword, node, _without_path(error))
+            self._leave_out(node, keyword)
+
+    def _conditional(self, node: Schema, keyword: str) -> None:
+        if keyword == "if" or "if" in node.value:
+            self._one(node, keyword)
+        else:
+            self._ignore(node, keyword, "it says nothing without if")
+
+    def _left_alone(self, node: Schema, keyword: str) -> None:
+        self._refuse(keyword, node, _LEFT_ALONE[keyword])
+        self._leave_out(node, keyword)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _without_path(error: InvalidGrammar) -> str:
+    return re.sub(r" \(at [^)]*\)$", "", str(error))
+
+
+_LEFT_ALONE = {
+    "extends": "it is a keyword of draft 3; write allOf",
+    "disallow": "it is a keyword of draft 3; write not",
+}
+_CHECKS: dict[str, Callable[[Checker, Schema, str], None]] = {
+    "type": Checker._type,
+    "enum": Checker._listed,
+    "pattern": Checker._pattern,
+    "format": Checker._format,
+    "required": Checker._names,
+    "uniqueItems": Checker._flag,
+    "multipleOf": Checker._step,
+    "divisibleBy": Checker._step,
+    "minimum": Checker._number,
+    "maximum": Checker._number,
+    "exclusiveMinimum": Checker._number,
+    "exclusiveMaximum": Checker._number,
+    "properties": Checker._named,
+    "patternProperties": Checker._patterned,
+    "dependentSchemas": Checker._named,
+    "dependentRequired": Checker._needed_names,
+    "dependencies": Checker._dependencies,
+    "items": Checker._items,
+    "additionalItems": Checker._more_items,
+    "allOf": Checker._many,
+    "anyOf": Checker._many,
+    "oneOf": Checker._many,
+    "prefixItems": Checker._many,
+    "not": Checker._one,
+    "if": Checker._conditional,
+    "then": Checker._conditional,
+    "else": Checker._conditional,
+    "additionalProperties": Checker._one,
+    "propertyNames": Checker._one,
+    "contains": Checker._one,
+    "unevaluatedProperties": Checker._one,
+    "unevaluatedItems": Checker._one,
+    "$ref": Checker._reference,
+    "$dynamicRef": Checker._reference,
+    "$recursiveRef": Checker._reference,
+    **dict.fromkeys(_LEFT_ALONE, Checker._left_alone),
+    **dict.fromkeys(
+        (
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minProperties",
+            "maxProperties",
+            "minContains",
+            "maxContains",
+        ),
+        Checker._count,
+    ),
+}
+_ANNOTATIONS = frozenset(
+    (
+        "$schema",
+        "$id",
+        "id",
+        "$anchor",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+        "$vocabulary",
+        "$comment",
+        "$defs",
+        "definitions",
+        "const",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+    )
+)

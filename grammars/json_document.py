@@ -1,0 +1,351 @@
+"""A JSON Schema as a graph: its schemas, where each lies, and what its references point to.
+
+Owns reading the text, drafts, base URIs, anchors and references. Knows no keyword but those that
+name or nest schemas, and nothing of grammars.
+
+What an older draft writes differently is read here into the words of 2020-12, so that the rest of
+the front end knows one vocabulary: `prefix_items`, `rest_items`, `dependencies`.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from radixgen.errors import InvalidGrammar
+
+LATEST = 2020
+_DRAFTS = {
+    "draft-03": 3,
+    "draft-04": 4,
+    "draft-06": 6,
+    "draft-07": 7,
+    "draft/2019-09": 2019,
+    "draft/2020-12": 2020,
+}
+MAX_DEPTH = 500  # of nested containers in a schema's text
+
+# Keywords whose value is one schema, a list of schemas, a mapping of schemas.
+ONE = frozenset(
+    [
+        "not",
+        "if",
+        "then",
+        "else",
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "propertyNames",
+        "contains",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
+)
+MANY = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+NAMED = frozenset(
+    ["properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"]
+)
+
+
+class Resource:
+    """A schema with a URI of its own, and the anchors inside it."""
+
+    __slots__ = ("anchors", "draft", "dynamic", "node", "uri")
+
+    def __init__(self, uri: str, draft: int | None) -> None:
+        self.uri = uri
+        self.draft = draft  # None: not stated
+        self.node: Schema | None = None
+        self.anchors: dict[str, Schema] = {}
+        self.dynamic: set[str] = set()
+
+
+class Schema:
+    """One schema of a document. Compared by identity; `serial` orders by first mention."""
+
+    __slots__ = ("document", "key", "memo", "parent", "resource", "serial", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        parent: "Schema | None",
+        key: str,
+        resource: Resource,
+        document: "Document",
+    ) -> None:
+        self.value: dict[str, Any] = value
+        self.parent = parent
+        self.key = key
+        self.resource = resource
+        self.document = document
+        self.serial = document.take_serial()
+        self.memo: dict[Any, Any] = {}
+
+    @property
+    def path(self) -> str:
+        """A JSON pointer as a URI fragment."""
+        above, node = [], self
+        while node.parent is not None:
+            above.append(node.key)
+            node = node.parent
+        return "#" + "".join(reversed(above))
+
+    def __repr__(self) -> str:
+        return f"Schema({self.path})"
+
+    def get(self, keyword: str) -> Any:
+        return self.value.get(keyword)
+
+    def child(self, keyword: str) -> "Schema":
+        """The schema that a keyword holds."""
+        return self.document.at(self.value[keyword], self, f"/{keyword}")
+
+    def children(self, keyword: str) -> list["Schema"]:
+        """The schemas that a keyword lists."""
+        at = self.document.at
+        return [at(v, self, f"/{keyword}/{i}") for i, v in enumerate(self.value[keyword])]
+
+    def named(self, keyword: str) -> dict[str, "Schema"]:
+        """The schemas that a keyword names."""
+        at = self.document.at
+        items = self.value[keyword].items()
+        return {name: at(v, self, f"/{keyword}/{escape(name)}") for name, v in items}
+
+    def prefix_items(self) -> list["Schema"]:
+        """The schemas of the first items: `prefixItems`, or `items` as a list."""
+        if isinstance(self.value.get("items"), list):
+            return self.children("items")
+        return self.children("prefixItems") if "prefixItems" in self.value else []
+
+    def rest_items(self) -> "Schema | None":
+        """The schema of the items behind the prefix."""
+        if isinstance(self.value.get("items"), list):
+            return self.child("additionalItems") if "additionalItems" in self.value else None
+        return self.child("items") if "items" in self.value else None
+
+
+class Document:
+    """The schemas of one text, made on first mention."""
+
+    def __init__(self, source: str) -> None:
+        self.root_value = read_json(source)
+        self._num_schemas = 0
+        self._nodes: dict[int, Schema] = {}
+        self._owners: dict[int, Resource] = {}
+        self._resources: dict[str, Resource] = {}
+        stated = self.root_value.get("$schema") if isinstance(self.root_value, dict) else None
+        base = Resource("", draft_of(stated))
+        self.true = Schema({}, None, "", base, self)
+        self.false = Schema({"not": {}}, None, "", base, self)
+        self.root = self._root(base)
+        if any(f'"{name}"' in source for name in ("$id", "id", "$anchor", "$dynamicAnchor")):
+            self._index(self.root)
+
+    def _root(self, base: Resource) -> Schema:
+        self._resources[""] = base
+        root = self.at(self.root_value, None, "", base)
+        base.node = root
+        return root
+
+    def take_serial(self) -> int:
+        self._num_schemas += 1
+        return self._num_schemas
+
+    def at(
+        self, value: Any, parent: Schema | None, key: str, resource: Resource | None = None
+    ) -> Schema:
+        """The schema of a value; the trivial ones are `true` and `false`."""
+        node = self._nodes.get(id(value))
+        if node is not None and value:
+            return node
+        if value is True or value == {}:
+            return self.true
+        if value is False:
+            return self.false
+        if not isinstance(value, dict):
+            where = f"{parent.path if parent else '#'}{key}"
+            raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", where)
+        owner = self._owners.get(id(value)) or resource
+        if owner is None:
+            assert parent is not None
+            owner = parent.resource
+        node = self._nodes[id(value)] = Schema(value, parent, key, owner, self)
+        return node
+
+    def constant(self, value: Any, parent: Schema, key: str) -> Schema:
+        """A schema that only this value satisfies."""
+        made = parent.memo.get(("constant", key))
+        if made is None:
+            made = Schema({"const": value}, parent, key, parent.resource, self)
+            parent.memo["constant", key] = made
+        return made
+
+    def composed(self, value: dict[str, Any], parent: Schema) -> Schema:
+        """A schema out of others, for what no keyword says directly."""
+        return Schema(value, parent, "", parent.resource, self)
+
+    # --- references ------------------------------------------------------------------------
+
+    def resolve(self, node: Schema, keyword: str = "$ref") -> Schema:
+        """What a reference of `node` points to. Raises InvalidGrammar when it is not here."""
+        found = node.memo.get(keyword)
+        if found is None:
+            found = node.memo[keyword] = self._resolve(node, keyword)
+        return found
+
+    def _resolve(self, node: Schema, keyword: str) -> Schema:
+        reference = node.value[keyword]
+        if not isinstance(reference, str):
+            raise InvalidGrammar(f"{keyword} is a string, not {shown(reference)}", node.path)
+        if keyword != "$ref":
+            self._check_dynamic(node, keyword, reference)
+        target, _, fragment = reference.partition("#")
+        resource = self._resource(node, target, reference, keyword)
+        fragment = unquote(fragment)
+        if not fragment:
+            assert resource.node is not None
+            return resource.node
+        if fragment.startswith("/"):
+            return self._pointer(resource, fragment, node, reference)
+        found = resource.anchors.get(fragment)
+        if found is None:
+            raise InvalidGrammar(f"{keyword} {reference!r} points to nothing", node.path)
+        return found
+
+    def _check_dynamic(self, node: Schema, keyword: str, reference: str) -> None:
+        """A dynamic anchor that several resources define depends on the way through them."""
+        name = reference.partition("#")[2] if keyword == "$dynamicRef" else ""
+        owners = [r for r in set(self._resources.values()) if name in r.dynamic]
+        if len(owners) > 1:
+            raise InvalidGrammar(
+                f"{keyword} {reference!r} cannot be enforced: {len(owners)} schemas with ids of "
+                f"their own define that dynamic anchor; name one of them with $ref",
+                node.path,
+            )
+
+    def _resource(self, node: Schema, target: str, reference: str, keyword: str) -> Resource:
+        if not target:
+            return node.resource
+        uri = urljoin(node.resource.uri, target)
+        found = self._resources.get(uri) or self._resources.get(target)
+        if found is None:
+            raise InvalidGrammar(
+                f"{keyword} {reference!r} points outside of this schema; put its target under "
+                f"$defs and refer to that",
+                node.path,
+            )
+        return found
+
+    def _pointer(self, resource: Resource, pointer: str, node: Schema, reference: str) -> Schema:
+        here = resource.node
+        assert here is not None
+        value: Any = here.value if here.value else self.root_value
+        for token in pointer[1:].split("/"):
+            token = token.replace("~1", "/").replace("~0", "~")
+            try:
+                value = value[int(token)] if isinstance(value, list) else value[token]
+            except (KeyError, IndexError, ValueError, TypeError):
+                message = f"$ref {reference!r} points to nothing"
+                raise InvalidGrammar(message, node.path) from None
+            resource = self._owners.get(id(value)) or resource
+        return self.at(value, here, pointer, resource)
+
+    # --- ids and anchors -------------------------------------------------------------------
+
+    def _index(self, root: Schema) -> None:
+        """Find every schema with an id or an anchor, each base URI on the way."""
+        waiting: list[tuple[Any, Resource, Schema, str]] = []
+        if isinstance(self.root_value, dict) and self.root_value:
+            waiting.append((self.root_value, root.resource, root, ""))
+        seen: set[int] = set()
+        while waiting:
+            value, resource, parent, key = waiting.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            resource = self._enter(value, resource)
+            node = root if value is root.value else self.at(value, parent, key, resource)
+            if resource.node is None:
+                resource.node = node
+            self._anchor(value, resource, node)
+            waiting.extend((v, resource, node, k) for k, v in nested(value))
+
+    def _enter(self, value: dict[str, Any], resource: Resource) -> Resource:
+        name = value.get("$id", value.get("id"))
+        hidden = "$ref" in value and (resource.draft or LATEST) <= 7
+        if not isinstance(name, str) or hidden:
+            return resource
+        uri, _, fragment = name.partition("#")
+        if fragment and not uri:
+            return resource  # up to draft 7 an anchor is written so; see _anchor
+        uri = urljoin(resource.uri, uri)
+        if value is self.root_value:
+            resource.uri = uri
+        else:
+            stated = draft_of(value.get("$schema")) or resource.draft
+            resource = Resource(uri, stated)
+            self._owners[id(value)] = resource
+        self._resources[uri] = resource
+        return resource
+
+    def _anchor(self, value: dict[str, Any], resource: Resource, node: Schema) -> None:
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = value.get(keyword)
+            if isinstance(name, str):
+                resource.anchors[name] = node
+                if keyword == "$dynamicAnchor":
+                    resource.dynamic.add(name)
+        name = value.get("$id", value.get("id"))
+        if isinstance(name, str) and name.startswith("#"):
+            resource.anchors[name[1:]] = node
+
+
+def nested(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas directly inside a schema, each with the pointer to it."""
+    for keyword, inner in value.items():
+        if keyword in ONE and isinstance(inner, dict):
+            yield f"/{keyword}", inner
+        elif keyword in MANY and isinstance(inner, list):
+            yield from ((f"/{keyword}/{i}", v) for i, v in enumerate(inner) if isinstance(v, dict))
+        elif keyword in NAMED and isinstance(inner, dict):
+            yield from (
+                (f"/{keyword}/{escape(k)}", v) for k, v in inner.items() if isinstance(v, dict)
+            )
+
+
+def draft_of(stated: Any) -> int | None:
+    """The draft that a `$schema` names; None when it names none that is known."""
+    if isinstance(stated, str):
+        for name, draft in _DRAFTS.items():
+            if name in stated:
+                return draft
+    return None
+
+
+def escape(name: str) -> str:
+    """A name as one step of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut short."""
+    whole = json.dumps(value, ensure_ascii=False, default=str)
+    return whole if len(whole) <= 60 else whole[:60] + "…"
+
+
+def read_json(source: str, parse_float: Callable[[str], Any] = Decimal) -> Any:
+    """A schema's text, with exact decimals. Raises InvalidGrammar."""
+    try:
+        value = json.loads(source, parse_float=parse_float, parse_constant=_no_constant)
+    except (ValueError, ArithmeticError) as error:
+        raise InvalidGrammar(f"the schema is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidGrammar(f"the schema nests over {MAX_DEPTH} levels deep") from None
+    if not isinstance(value, dict | bool):
+        raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", "#")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,221 @@
+"""The grammar of an object shape.
+
+A lazy rule stands for what came so far: in declared order how many of the declared names were
+passed, in any order which of them were seen; and, only where it matters, how many members there
+are and which members that have to exist are still missing. Names that are not declared come behind
+the declared ones, or anywhere in any order.
+
+A name is never written twice if it is declared. An undeclared one may come twice, of which readers
+keep the last: so such members count once at most towards a lower bound, and a member that has to
+exist binds all later names like it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from radixgen.grammars.expr import EMPTY, Node, Rule, RuleSet, concat, literal, union
+from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, key_text
+from radixgen.grammars.json_layout import Layout
+from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
+from radixgen.grammars.json_texts import spelled
+
+
+class Context(Protocol):
+    """The grammar around: `json_values.Values`."""
+
+    @property
+    def rules(self) -> RuleSet: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def any_order(self) -> bool: ...
+    def value(self, wanted: Goal) -> Node: ...
+    def surely(self, wanted: Goal) -> bool: ...
+    def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What came so far, as far as it matters.
+
+    `place`: declared names passed, or, in any order, the bits of those seen. `members`: their
+    number, up to the bound that matters. `missing`: indices of members that have to exist and do
+    not yet. `bound`: those that an undeclared name has fulfilled.
+    """
+
+    place: int = 0
+    members: int = 0
+    missing: frozenset[int] = frozenset()
+    bound: frozenset[int] = frozenset()
+
+
+class ObjectRules:
+    """The rules of one shape."""
+
+    def __init__(self, context: Context, shape: ObjectShape, owner: Schema) -> None:
+        self._context = context
+        self._owner = owner  # where a refusal points to
+        self._shape = shape
+        self._layout = context.layout
+        self._goals = {name: shape.goal_of(name) for name in shape.goals}
+        self._names = [
+            name
+            for name, wanted in self._goals.items()
+            if name in shape.required or not is_never(wanted)
+        ]
+        self._required = [name in shape.required for name in self._names]
+        self._needed = [i for i, required in enumerate(self._required) if required]
+        self._bits = sum(1 << i for i in self._needed)
+        self._counting = shape.low > 0 or shape.high is not None
+        self._cap = shape.low if shape.high is None else shape.high
+        self._plain: dict[int, Node] = {}
+        self._sure: bool | None = None
+
+    def start(self) -> Node:
+        """The whole object."""
+        first = Progress(missing=frozenset(range(len(self._shape.some))))
+        self._check_low()
+        empty = literal(b"}") if self._may_close(first) else EMPTY
+        return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
+
+    @cached_property
+    def classes(self) -> list[tuple[KeyClass, Node]]:
+        """The classes of undeclared names with their texts."""
+        try:
+            found = classes_of(self._shape)
+        except TooManyClasses:
+            why = "the patterns overlap in too many ways"
+            self._context.refuse("patternProperties", self._owner, why)
+            return []
+        declared = list(self._shape.goals)
+        return [(one, key_text(one, declared, self._context.rules)) for one in found]
+
+    def _check_low(self) -> None:
+        """Lower bounds that the required members meet need no counting; others may be refused."""
+        low = self._shape.low
+        if low <= len(self._needed):
+            self._counting = self._shape.high is not None
+        elif low > len(self._needed) + 1 and self.classes:
+            self._context.refuse(
+                "minProperties",
+                self._owner,
+                f"{low} different names cannot be told apart where any name is allowed; require "
+                f"{low - 1} of them by name, or close the object with additionalProperties",
+            )
+
+    def _productive(self) -> bool | None:
+        """True if every object that has begun can be finished; None if that takes thought."""
+        if self._counting or self._shape.some:
+            return None
+        if self._sure is None:
+            goals = (self._goals[self._names[index]] for index in self._needed)
+            self._sure = all(map(self._context.surely, goals))
+        return self._sure or None
+
+    # --- what may come next --------------------------------------------------------------------
+
+    def _may_close(self, now: Progress) -> bool:
+        if now.missing or (self._counting and now.members < self._shape.low):
+            return False
+        if self._context.any_order:
+            return now.place & self._bits == self._bits
+        return not self._needed or self._needed[-1] < now.place
+
+    def _member(self, now: Progress) -> Rule:
+        """One more member, and what follows."""
+        productive = self._productive() if self._needed_after(now) else None
+        key = ("member", self._shape, now)
+        return self._context.rules.rule(key, lambda: self._members(now), productive)
+
+    def _needed_after(self, now: Progress) -> bool:
+        return bool(self._needed) and not self._may_close(now)
+
+    def _after(self, now: Progress) -> Rule:
+        key = ("after member", self._shape, now)
+        return self._context.rules.rule(key, lambda: self._end_or_more(now), self._productive())
+
+    def _end_or_more(self, now: Progress) -> Node:
+        close = self._layout.closed(b"}") if self._may_close(now) else EMPTY
+        return union(close, concat(self._layout.comma, self._member(now)))
+
+    def _members(self, now: Progress) -> Node:
+        if self._shape.high is not None and now.members >= self._shape.high:
+            return EMPTY
+        if self._context.any_order:
+            places = [i for i in range(len(self._names)) if not now.place >> i & 1]
+            others = True
+        else:
+            behind = [i for i in self._needed if i >= now.place]
+            last = behind[0] if behind else len(self._names) - 1
+            places = list(range(now.place, last + 1))
+            others = not behind
+        found = [self._declared(now, index) for index in places]
+        if others:
+            found.extend(self._undeclared(now))
+        return union(*found)
+
+    # --- declared names ------------------------------------------------------------------------
+
+    def _declared(self, now: Progress, index: int) -> Node:
+        """The member of that name."""
+        plain = not self._counting and not self._shape.some and not self._context.any_order
+        found = self._plain.get(index) if plain else None
+        if found is None:
+            found = self._named(now, index)
+            if plain:
+                self._plain[index] = found
+        return found
+
+    def _named(self, now: Progress, index: int) -> Node:
+        name = self._names[index]
+        place = now.place | 1 << index if self._context.any_order else index + 1
+        after = self._counted(replace(now, place=place))
+        members = self._shape.some
+        open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
+        ways = [
+            concat(self._context.value(wanted), self._after(replace(after, missing=missing)))
+            for wanted, missing in self._fulfilling(self._goals[name], now.missing, open_to)
+        ]
+        return concat(literal(spelled(name)), self._layout.colon, union(*ways))
+
+    def _counted(self, after: Progress) -> Progress:
+        if not self._counting:
+            return after
+        return replace(after, members=min(after.members + 1, self._cap))
+
+    def _fulfilling(
+        self, wanted: Goal, missing: frozenset[int], open_to: list[int]
+    ) -> Iterator[tuple[Goal, frozenset[int]]]:
+        """Which missing members this one is: its goal, and what is missing after it."""
+        if not open_to:
+            yield wanted, missing
+            return
+        first, rest = open_to[0], open_to[1:]
+        also = self._shape.some[first].goal
+        yield from self._fulfilling(wanted | also, missing - {first}, rest)
+        if also != ANYTHING:
+            yield from self._fulfilling(wanted, missing, rest)
+
+    # --- all other names -----------------------------------------------------------------------
+
+    def _undeclared(self, now: Progress) -> Iterator[Node]:
+        place = now.place if self._context.any_order else len(self._names)
+        after = self._counted(replace(now, place=place))
+        for one, text in self.classes:
+            wanted = one.goal
+            for index in now.bound & one.some:
+                wanted |= self._shape.some[index].goal
+            open_to = sorted(now.missing & one.some)
+            ways = [
+                concat(self._context.value(goals), self._after(self._bound(after, missing)))
+                for goals, missing in self._fulfilling(wanted, now.missing, open_to)
+            ]
+            yield concat(text, self._layout.colon, union(*ways))
+
+    def _bound(self, after: Progress, missing: frozenset[int]) -> Progress:
+        done = after.missing - missing
+        held = frozenset(i for i in done if self._shape.some[i].goal != ANYTHING)
+        return replace(after, missing=missing, bound=after.bound | held)

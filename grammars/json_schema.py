@@ -1,0 +1,99 @@
+"""JSON Schema to a grammar: drafts 4 to 2020-12.
+
+Owns the options and the order of the work: read, check every schema that can be reached, then make
+rules that are expanded where a text goes. See `json_algebra.py` for what a schema denotes.
+
+What is written is JSON by value, in the spellings that printers of JSON produce:
+
+- members in the order in which the schema first names them, undeclared ones behind them, unless
+  `property_order` is "any";
+- names of declared members, and texts listed by `enum` and `const`, without needless escapes;
+- integers without a fraction or exponent; numbers under bounds as decimals or with one digit before
+  the point and an exponent.
+
+A value in another spelling is refused though the schema allows it; nothing is accepted that the
+schema does not allow.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.expr import Node, RuleSet
+from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_check import Checker, Note, Notes
+from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_layout import layout
+from radixgen.grammars.json_shapes import goal
+from radixgen.grammars.json_values import Values
+from radixgen.grammars.productive import is_productive
+
+MAX_SOURCE = 32 << 20  # characters
+OPTIONS = frozenset(
+    (
+        "whitespace",
+        "max_whitespace",
+        "item_separator",
+        "key_separator",
+        "property_order",
+        "strict",
+        "formats",
+    )
+)
+_CHOICES = {
+    "property_order": ("declared", "any"),
+    "strict": (True, False),
+    "formats": ("assert", "annotate"),
+}
+
+
+def compile_schema(source: str, options: Mapping[str, Any], rules: RuleSet) -> Node:
+    """The grammar of the JSON texts that satisfy a schema.
+
+    Options, with the default first: `whitespace` "flexible" or "compact", `max_whitespace` 64,
+    `item_separator` and `key_separator` (fixed, such as ", " and ": "), `property_order` "declared"
+    or "any", `strict` True or False, `formats` "assert" or "annotate".
+
+    Raises InvalidGrammar, with the keyword and the path, for what is malformed, for a schema that
+    nothing satisfies, and under `strict` for what cannot be enforced.
+    """
+    return describe(source, options, rules)[0]
+
+
+def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[Node, Notes]:
+    """`compile_schema`, and what the grammar does not enforce: ignored, or left unchecked."""
+    _check_options(options)
+    if len(source) > MAX_SOURCE:
+        raise InvalidGrammar(f"a schema of over {MAX_SOURCE} characters")
+    document, notes = Document(source), Notes()
+    refuse = _refusal(notes, strict=options.get("strict", True))
+    formats = options.get("formats", "assert") == "assert"
+    Checker(document, refuse, notes, formats).run()
+    algebra = Algebra(document, refuse, formats)
+    any_order = options.get("property_order", "declared") == "any"
+    node = Values(algebra, rules, layout(options), any_order).value(goal(document.root))
+    if not is_productive(node):
+        raise InvalidGrammar("no value satisfies the schema", "#")
+    return node, notes
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in OPTIONS:
+            known = ", ".join(sorted(OPTIONS))
+            raise InvalidGrammar(f"there is no option {name!r} of a JSON schema; known: {known}")
+    for name, allowed in _CHOICES.items():
+        if options.get(name, allowed[0]) not in allowed:
+            raise InvalidGrammar(f"{name}={options[name]!r} is none of {allowed}")
+
+
+def _refusal(notes: Notes, strict: bool) -> Callable[[str, Schema, str], None]:
+    """Raises, or notes, that a keyword cannot be enforced."""
+
+    def refuse(keyword: str, node: Schema, why: str) -> None:
+        path = f"{node.path}/{keyword}"
+        if strict:
+            raise InvalidGrammar(f"{keyword} cannot be enforced: {why}", path)
+        notes.unchecked.append(Note(keyword, node.path, why))
+
+    return refuse

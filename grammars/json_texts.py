@@ -1,0 +1,178 @@
+"""Sets of texts: the values of JSON strings and the names of members.
+
+A set is finitely many texts, or a regular language of code points. Closed under union,
+intersection and complement; finite sets stay finite where they can, so that an `enum` beside a
+pattern is filtered when it is read. Knows no JSON spelling but the canonical one of a text.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from radixgen.grammars.derivative import derivative, facts
+from radixgen.grammars.encode import utf8
+from radixgen.grammars.expr import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    Expr,
+    Node,
+    chars,
+    complement,
+    concat,
+    conj,
+    repeat,
+    star,
+    union,
+)
+
+ANY_TEXT = star(ANY_CHAR)
+assert isinstance(ANY_TEXT, Expr)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """`finite` texts, or the language `expr` if that is None."""
+
+    finite: frozenset[str] | None
+    expr: Expr = EMPTY
+
+    def holds(self, value: str) -> bool:
+        return value in self.finite if self.finite is not None else matches(self.expr, value)
+
+    def meet(self, other: "Texts") -> "Texts":
+        if self is EVERY or other is NONE:
+            return other
+        if other is EVERY or self is NONE:
+            return self
+        if self.finite is not None:
+            return few(value for value in self.finite if other.holds(value))
+        if other.finite is not None:
+            return few(value for value in other.finite if self.holds(value))
+        return language(conj(self.expr, other.expr))
+
+    def join(self, other: "Texts") -> "Texts":
+        if self is EVERY or other is NONE:
+            return self
+        if other is EVERY or self is NONE:
+            return other
+        if self.finite is not None and other.finite is not None:
+            return Texts(self.finite | other.finite)
+        return language(_expr(union(self.as_expr(), other.as_expr())))
+
+    def complement(self) -> "Texts":
+        if self is EVERY:
+            return NONE
+        if self is NONE:
+            return EVERY
+        return language(complement(self.as_expr()))
+
+    def is_empty(self) -> bool:
+        """Whether it is known to be empty; exact for finite sets."""
+        return not self.finite if self.finite is not None else self.expr is EMPTY
+
+    def members(self) -> frozenset[str] | None:
+        return self.finite
+
+    def as_expr(self) -> Expr:
+        """The set as one text expression."""
+        if self.finite is None:
+            return self.expr
+        return any_of(sorted(self.finite))
+
+
+EVERY = Texts(None, ANY_TEXT)
+NONE = Texts(frozenset())
+
+
+def few(values: Iterable[str]) -> Texts:
+    found = frozenset(values)
+    return Texts(found) if found else NONE
+
+
+def language(expr: Expr) -> Texts:
+    """The set of a text expression."""
+    if expr is EMPTY:
+        return NONE
+    return EVERY if expr is ANY_TEXT else Texts(None, expr)
+
+
+def lengths(low: int, high: int | None) -> Texts:
+    """Every text of `low` to `high` code points."""
+    return language(_expr(repeat(ANY_CHAR, low, high)))
+
+
+def _expr(node: Node) -> Expr:
+    assert isinstance(node, Expr)  # text expressions hold no rule
+    return node
+
+
+def any_of(values: Sequence[str]) -> Expr:
+    """Sorted texts as one expression, common beginnings shared."""
+    return _prefixes(values, 0, len(values), 0)
+
+
+def _prefixes(values: Sequence[str], start: int, stop: int, depth: int) -> Expr:
+    """The rest, from `depth` on, of the sorted texts from `start` to `stop`, equal before it."""
+    found: list[Node] = []
+    if start < stop and len(values[start]) == depth:
+        found.append(EPSILON)
+        start += 1
+    while start < stop:
+        letter = values[start][depth]
+        end = start + 1
+        while end < stop and values[end][depth] == letter:
+            end += 1
+        same = _common_length(values[start], values[end - 1])
+        head = _text(values[start], depth, same)
+        found.append(concat(head, _prefixes(values, start, end, same)))
+        start = end
+    return _expr(union(*found))
+
+
+def _common_length(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    length = min(len(one), len(other))
+    return next((i for i in range(length) if one[i] != other[i]), length)
+
+
+def _text(value: str, start: int, stop: int) -> Node:
+    return concat(*(chars(((ord(c), ord(c)),)) for c in value[start:stop]))
+
+
+class Recogniser:
+    """Runs one text expression over texts, its states kept between calls."""
+
+    def __init__(self, expr: Expr) -> None:
+        self._start = utf8(expr)
+        self._moves: dict[tuple[Expr, int], Expr] = {}
+
+    def matches(self, value: str) -> bool:
+        state = self._start
+        for byte in value.encode(errors="surrogatepass"):
+            found = self._moves.get((state, byte))
+            if found is None:
+                found = self._moves[state, byte] = derivative(state, byte)
+            if found is EMPTY:
+                return False
+            state = found
+        return facts(state).nullable
+
+
+@lru_cache(256)
+def _recogniser(expr: Expr) -> Recogniser:
+    return Recogniser(expr)
+
+
+def matches(expr: Expr, value: str) -> bool:
+    """Whether a text is in the language of a text expression."""
+    return expr is ANY_TEXT or _recogniser(expr).matches(value)
+
+
+def spelled(value: str) -> bytes:
+    """A text as a JSON string with its quotes: escapes only where JSON demands them."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
+        return json.dumps(value).encode()

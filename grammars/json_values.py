@@ -1,0 +1,212 @@
+"""Goals as grammars: the text of every value that satisfies a set of schemas.
+
+Owns the rule of a goal. What is inside objects and arrays is in `json_objects.py` and
+`json_arrays.py`; each calls back here for the values of members and items.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from radixgen.grammars.encode import json_string
+from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
+from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_arrays import ArrayRules
+from radixgen.grammars.json_decimals import number_text
+from radixgen.grammars.json_decimals import spelled as spelled_number
+from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_keywords import KINDS, admits, constants
+from radixgen.grammars.json_layout import ANY_STRING, QUOTE, WORDS, Layout, Literals, any_value
+from radixgen.grammars.json_objects import ObjectRules
+from radixgen.grammars.json_shapes import ANYTHING, Goal, is_never
+from radixgen.grammars.json_terms import hides_siblings, terms
+from radixgen.grammars.json_texts import EVERY, Texts, spelled
+
+SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
+
+
+class Values:
+    """The grammar of one document."""
+
+    def __init__(self, algebra: Algebra, rules: RuleSet, layout: Layout, any_order: bool) -> None:
+        self.algebra = algebra
+        self.rules = rules
+        self.layout = layout
+        self.any_order = any_order
+        self._nodes: dict[Goal, Node] = {}
+        self._kept: list[Any] = []  # what rule keys name by id
+
+    def value(self, wanted: Goal) -> Node:
+        """The texts of the values that satisfy a goal."""
+        found = self._nodes.get(wanted)
+        if found is None:
+            found = self._nodes[wanted] = self._value(wanted)
+        return found
+
+    def _value(self, wanted: Goal) -> Node:
+        if wanted == ANYTHING:
+            return any_value(self.layout, self.rules)
+        if is_never(wanted):
+            return EMPTY
+        if all(sign and is_scalar(node) for node, sign in wanted):
+            return self._body(wanted)
+        productive = True if self.surely(wanted) else None
+        return self.rules.rule(("value", wanted), lambda: self._body(wanted), productive)
+
+    def _body(self, wanted: Goal) -> Node:
+        return union(*(part for kind in KINDS for part in self._kind(wanted, kind)))
+
+    def _kind(self, wanted: Goal, kind: str) -> Iterable[Node]:
+        found = self.algebra.goal_set(wanted, kind)
+        if not found:
+            return ()
+        if kind == "object":
+            return [ObjectRules(self, shape, _owner(wanted)).start() for shape in found]
+        if kind == "array":
+            return [ArrayRules(self, shape).start() for shape in found]
+        if kind == "string":
+            return [self._texts(found)]
+        if kind == "number":
+            return [number_text(found, self.rules)]
+        return [WORDS[word] for word in sorted(found, key=str)]
+
+    def _texts(self, texts: Texts) -> Node:
+        if texts is EVERY:
+            return ANY_STRING
+        if texts.finite is None:
+            return concat(QUOTE, json_string(texts.expr), QUOTE)
+        literals = sorted(map(spelled, texts.finite))
+        self._kept.append(literals)
+        return Literals(literals, self.rules).node()
+
+    # --- what can be said without expanding anything -----------------------------------------
+
+    def members(self, wanted: Goal) -> dict[Any, Node] | None:
+        """The values of a goal with their texts, where they are finitely many scalars."""
+        found: dict[Any, Node] = {}
+        for kind in ("object", "array"):
+            if self.algebra.goal_set(wanted, kind):
+                return None
+        for kind in ("null", "boolean"):
+            for word in self.algebra.goal_set(wanted, kind):
+                found["word", word] = WORDS[word]
+        numbers = self.algebra.goal_set(wanted, "number").members()
+        texts = self.algebra.goal_set(wanted, "string").members()
+        if numbers is None or texts is None:
+            return None
+        found.update((("number", n), _number(n)) for n in sorted(numbers))
+        found.update((("text", t), literal(spelled(t))) for t in sorted(texts))
+        return found
+
+    def refuse(self, keyword: str, node: Schema, why: str) -> None:
+        """Raise, or note what is left unchecked."""
+        self.algebra.refuse(keyword, node, why)
+
+    def surely(self, wanted: Goal) -> bool:
+        """Whether a goal plainly has a value; False where that would take thought."""
+        if not wanted:
+            return True
+        if len(wanted) > 1:
+            return False
+        ((node, sign),) = wanted
+        return sign and _surely(node)
+
+
+def _owner(wanted: Goal) -> Schema:
+    """The schema of a goal that was mentioned first."""
+    return min((node for node, _ in wanted), key=lambda node: node.serial)
+
+
+def _number(value: Fraction) -> Node:
+    return literal(spelled_number(value))
+
+
+def is_scalar(node: Schema) -> bool:
+    """Whether a schema, by its own words, admits neither objects nor arrays."""
+    found = node.memo.get("scalar")
+    if found is None:
+        stated = node.get("type")
+        types = stated if isinstance(stated, list) else (stated,)
+        simple = not hides_siblings(node) and not terms(node)
+        found = node.memo["scalar"] = simple and SCALARS.issuperset(types)
+    return bool(found)
+
+
+# Keywords that can make a schema unsatisfiable, beyond those that `_surely` looks into.
+_RISKY = frozenset(
+    [
+        "pattern",
+        "format",
+        "minLength",
+        "maxLength",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "divisibleBy",
+        "not",
+        "if",
+        "then",
+        "else",
+        "allOf",
+        "oneOf",
+        "$dynamicRef",
+        "$recursiveRef",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+        "patternProperties",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "prefixItems",
+        "minItems",
+        "maxItems",
+        "contains",
+        "uniqueItems",
+    ]
+)
+
+
+def _surely(node: Schema) -> bool:
+    """Whether a schema plainly has a value. A schema met again below itself proves nothing."""
+    known = node.memo.get("surely")
+    if known is None:
+        node.memo["surely"] = False
+        known = node.memo["surely"] = _proof(node)
+    return bool(known)
+
+
+def _proof(node: Schema) -> bool:
+    value = node.value
+    if node is node.document.false:
+        return False
+    if "$ref" in value:
+        alone = hides_siblings(node) or len(value) == 1
+        return alone and _surely(node.document.resolve(node))
+    if not _RISKY.isdisjoint(value):
+        return False
+    if "enum" in value or "const" in value:
+        if "anyOf" in value or "type" not in value:
+            return "anyOf" not in value and any(constants(node, kind) for kind in KINDS)
+        scalars = (kind for kind in KINDS if kind not in ("object", "array"))
+        integers = "integer" in str(value["type"])
+        return not integers and any(admits(node, k) and constants(node, k) for k in scalars)
+    if "anyOf" in value:
+        plain = not {"properties", "required", "items", "type"}.intersection(value)
+        return plain and any(map(_surely, node.children("anyOf")))
+    if value.get("type", "object") == "object":
+        return "type" not in value or _surely_object(node)
+    return True
+
+
+def _surely_object(node: Schema) -> bool:
+    """Whether every required member plainly has a value."""
+    required = node.get("required")
+    if not isinstance(required, list):
+        return True
+    known = node.named("properties") if "properties" in node.value else {}
+    return all(name in known and _surely(known[name]) for name in required)
