@@ -6,8 +6,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# torch's wheel for the processor alone is a tenth of the one with CUDA libraries, so it goes first
-# where no GPU is; an index of its own can be given: make setup TORCH="torch==2.13.0 --index-url ..."
+# torch goes first and alone, so that which build of it is installed is said in one place:
+# make setup TORCH="torch==2.13.0 --index-url ..."
 TORCH ?= torch==2.13.0
 
 .PHONY: setup demo test check clean

@@ -164,9 +164,10 @@ class EngineClient:
         """Continue a prompt (text or token ids), or each of a list of them.
 
         A list gives a list, in order, and an empty one an empty one; a request that fails fails
-        the call, and the others are aborted. `stream=True` gives pieces of all prompts as they come. Closing the generator or cancelling
-        the task aborts what is open. Keyword options are those of SamplingParams, which replace
-        the ones of `sampling`, and `grammar, hint, priority, namespace, client, rid`.
+        the call, and the others are aborted. `stream=True` gives pieces of all prompts as they
+        come. Closing the generator or cancelling the task aborts what is open. Keyword options are
+        those of SamplingParams, which replace the ones of `sampling`, and `grammar, hint, priority,
+        namespace, client, rid`.
 
         Raises InvalidRequest, PromptTooLong, Overloaded, RuntimeUnavailable, RequestAborted.
         """
