@@ -3,7 +3,7 @@
 Knows no syntax. Rules are lazy references, so recursion of any kind is just a name.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -22,6 +22,7 @@ from radixgen.grammars.expr import (
     union,
 )
 from radixgen.grammars.productive import rules_in
+from radixgen.types import OptionValue
 
 MAX_SOURCE = 2_000_000  # characters of a grammar
 MAX_NESTING = 64  # groups within groups
@@ -33,10 +34,11 @@ MAX_REPEAT = 1_000_000
 class Rules:
     """The rules of one grammar by name: referred to before they are defined."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: RuleSet) -> None:
         self._bodies: dict[str, Node] = {}
         self._mentions: dict[str, str] = {}  # name: where it was first mentioned
-        self._rules = RuleSet()
+        self._rules = rules
+        self._scope = object()  # several grammars may share a rule set
         self._all: dict[Rule, None] = {}
 
     def define(self, name: str, body: Node, where: str) -> None:
@@ -52,7 +54,7 @@ class Rules:
 
     def instance(self, key: Hashable, expand: Callable[[], Node]) -> Rule:
         """A rule by key; other than a name, it may be a template with its arguments."""
-        rule = self._rules.rule(key, expand)
+        rule = self._rules.rule((self._scope, key), expand)
         self._all[rule] = None
         if len(self._all) > MAX_RULES:
             raise InvalidGrammar(f"the grammar has over {MAX_RULES} rules")
@@ -122,6 +124,22 @@ def undefined(what: str, name: str, known: Iterable[str], where: str) -> Invalid
     return InvalidGrammar(f"{what} {name!r} is not defined{hint}", where)
 
 
+def text_option(options: Mapping[str, OptionValue], name: str, default: str) -> str:
+    """The one option of a kind. Raises InvalidGrammar for another option or another type."""
+    check_options(options, [name])
+    value = options.get(name, default)
+    if not isinstance(value, str):
+        raise InvalidGrammar(f"option {name}={value!r} is no text")
+    return value
+
+
+def check_options(options: Mapping[str, OptionValue], known: Iterable[str]) -> None:
+    """Raises InvalidGrammar for an option that is not one of `known`."""
+    for name in options:
+        if name not in known:
+            raise undefined("option", name, known, "the options of the grammar")
+
+
 def check_source(source: str) -> None:
     """Raises InvalidGrammar for a source too large to read."""
     if len(source) > MAX_SOURCE:
@@ -155,6 +173,37 @@ def _check_parts(items: list[Node], kind: type[Expr], where: str) -> None:
     parts = sum(len(i.args) if isinstance(i, Expr) and type(i) is kind else 1 for i in items)
     if parts > MAX_PARTS:
         raise InvalidGrammar(f"{parts} parts in one place, at most {MAX_PARTS}", where)
+
+
+def factored(node: Expr) -> Expr:
+    """The same choice with common heads of its branches taken out: ab|ac as a(b|c)."""
+    if not isinstance(node, Union) or len(node.args) < 3:
+        return node
+    by_head: dict[Node, list[tuple[Node, ...]]] = {}
+    rest: list[Node] = []
+    for branch in node.args:
+        if isinstance(branch, Concat):
+            by_head.setdefault(branch.args[0], []).append(branch.args)
+        else:
+            rest.append(branch)
+    for group in by_head.values():
+        size = _common_size(group)
+        tails = union(*(concat(*branch[size:]) for branch in group))
+        assert isinstance(tails, Expr)
+        rest.append(concat(*group[0][:size], factored(tails) if len(group) > 1 else tails))
+    whole = union(*rest)
+    assert isinstance(whole, Expr)
+    return whole
+
+
+def _common_size(branches: list[tuple[Node, ...]]) -> int:
+    """How many leading parts all branches share."""
+    size = 0
+    for column in zip(*branches, strict=False):
+        if any(node is not column[0] for node in column):
+            break
+        size += 1
+    return size
 
 
 def bounded_repeat(item: Node, low: int, high: int | None, where: str) -> Node:

@@ -17,6 +17,7 @@ ambiguity and recursion without bound are all read as they stand. Refused: refer
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from radixgen.errors import InvalidGrammar
@@ -29,10 +30,12 @@ from radixgen.grammars.context_free import (
     bounded_union,
     check_source,
     depth_guard,
+    text_option,
 )
 from radixgen.grammars.encode import utf8
-from radixgen.grammars.expr import ANY_CHAR, Node, Ranges, chars, literal
+from radixgen.grammars.expr import ANY_CHAR, Node, Ranges, RuleSet, chars, literal
 from radixgen.grammars.unicode_classes import invert, join
+from radixgen.types import OptionValue
 
 
 class _Token(NamedTuple):
@@ -56,22 +59,27 @@ _TOKENS = re.compile(
 )
 
 
-def gbnf(source: str, root: str = "root") -> Node:
+def compile_gbnf(source: str, options: Mapping[str, OptionValue], rules: RuleSet) -> Node:
+    """The front end of kind "gbnf". Option: `root`, the rule to begin with."""
+    return gbnf(source, text_option(options, "root", "root"), rules)
+
+
+def gbnf(source: str, root: str = "root", rules: RuleSet | None = None) -> Node:
     """The language of a grammar from its rule `root`, as a byte expression.
 
     Raises InvalidGrammar with line and column of what cannot be read, for rules that are
     mentioned and not defined, and for a grammar that derives no text.
     """
     check_source(source)
-    parser = _Parser(source)
+    parser = _Parser(source, RuleSet() if rules is None else rules)
     with depth_guard():
         parser.read()
         return parser.rules.start(root)
 
 
 class _Parser:
-    def __init__(self, source: str) -> None:
-        self.rules = Rules()
+    def __init__(self, source: str, rules: RuleSet) -> None:
+        self.rules = Rules(rules)
         self._source = source
         self._tokens = _tokens(source)
         self._at = 0

@@ -36,6 +36,8 @@ from radixgen.grammars.context_free import (
     bounded_union,
     check_source,
     depth_guard,
+    factored,
+    text_option,
     undefined,
 )
 from radixgen.grammars.encode import utf8
@@ -43,6 +45,7 @@ from radixgen.grammars.expr import (
     EPSILON,
     Expr,
     Node,
+    RuleSet,
     chars,
     complement,
     concat,
@@ -55,6 +58,7 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.regex import parse
 from radixgen.grammars.regex_symbols import Flags, symbol
 from radixgen.grammars.regex_tree import regular
+from radixgen.types import OptionValue
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -62,7 +66,13 @@ if TYPE_CHECKING:
 _MAX_COUNT_DIGITS = 10
 
 
-def lark_grammar(source: str, start: str = "start") -> Node:
+def compile_lark(source: str, options: Mapping[str, OptionValue], rules: RuleSet) -> Node:
+    """The front end of kind "lark". Option: `start`, the rule to begin with."""
+    start = text_option(options, "start", "start")
+    return lark_grammar(source, start, rules)
+
+
+def lark_grammar(source: str, start: str = "start", rules: RuleSet | None = None) -> Node:
     """The language of a Lark grammar from its rule `start`, as a byte expression.
 
     Raises InvalidGrammar with line and column of what cannot be read, for names that are
@@ -70,7 +80,7 @@ def lark_grammar(source: str, start: str = "start") -> Node:
     """
     check_source(source)
     with depth_guard():
-        return _Grammar(_parse(source)).start(start)
+        return _Grammar(_parse(source), RuleSet() if rules is None else rules).start(start)
 
 
 def shipped_names() -> list[str]:
@@ -179,8 +189,8 @@ class _Terminals:
 class _Grammar:
     """The rules of one file over its terminals."""
 
-    def __init__(self, statements: "list[Tree[Token]]") -> None:
-        self._rules = Rules()
+    def __init__(self, statements: "list[Tree[Token]]", rules: RuleSet) -> None:
+        self._rules = Rules(rules)
         self._terminals = _Terminals()
         self._templates: dict[str, tuple[list[str], Tree[Token]]] = {}
         self._by_kind: dict[str, list[Tree[Token]]] = {}
@@ -330,9 +340,9 @@ class _Walk:
     def _conjunction(self, children: Any, where: str) -> Node:
         if self._template is not None:
             raise InvalidGrammar("& in a rule; intersect in a terminal, which is regular", where)
-        found = regular(self.item(children[0]))
+        found = factored(regular(self.item(children[0])))
         for sign, part in zip(children[1::2], children[2::2], strict=True):
-            other = regular(self.item(part))
+            other = factored(regular(self.item(part)))  # many keywords run as one tree
             found = conj(found, complement(other) if str(sign).endswith("~") else other)
         return found
 

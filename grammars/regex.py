@@ -20,19 +20,41 @@ end, `\uhhhh` with surrogate pairs, `\u{…}`, `\cX`, `\/`, `[]` and `[^]`, `(?<
 look-ahead outside repeats, which is exact here since complement and intersection are.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal as Choice
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.anchors import resolve
-from radixgen.grammars.expr import Expr
+from radixgen.grammars.context_free import check_options
+from radixgen.grammars.encode import utf8
+from radixgen.grammars.expr import Expr, Node, RuleSet
 from radixgen.grammars.regex_parser import parse_tree
 from radixgen.grammars.regex_symbols import Flags
+from radixgen.types import OptionValue
 
 MEMO_SIZE = 1024
 
+_OPTIONS = ("dialect", "ignore_case", "mode", "unicode")
+
 Dialect = Choice["python", "ecma"]
 Mode = Choice["full", "search"]
+
+
+def compile_regex(source: str, options: Mapping[str, OptionValue], rules: RuleSet) -> Node:
+    """The front end of kind "regex": the whole output matches. Options: those of `parse`."""
+    check_options(options, _OPTIONS)
+    values = {"dialect": "python", "mode": "full", "unicode": None, "ignore_case": False, **options}
+    allowed: dict[str, tuple[OptionValue, ...]] = {
+        "dialect": ("python", "ecma"),
+        "mode": ("full", "search"),
+        "unicode": (None, True, False),
+        "ignore_case": (True, False),
+    }
+    for name, choices in allowed.items():
+        if values[name] not in choices:
+            raise InvalidGrammar(f"option {name}={values[name]!r} is none of {choices}")
+    return utf8(parse(source, **values))  # type: ignore[arg-type]  # checked above
 
 
 def parse(
