@@ -6,7 +6,9 @@ A slot is page * page_size + offset in the page.
 import torch
 from torch import Tensor
 
+from radixgen.kernels import pointwise
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.library import supported
 
 
 def write_kv(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor) -> None:
@@ -23,6 +25,21 @@ def write_kv(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tens
     require(slots.dtype == torch.int64, f"slots are {slots.dtype}, expected int64")
     outside = (slots < 0) | (slots >= num_pages * page_size)
     require(not bool(outside.any()), f"a slot is outside the {num_pages * page_size} slots")
+    pages_fit = (
+        k_pages.is_contiguous() and v_pages.is_contiguous() and k_pages.dtype == v_pages.dtype
+    )
+    rows_fit = pointwise.takes_rows(k) and pointwise.takes_rows(v) and k.dtype == v.dtype
+    if supported(k, k_pages) and pages_fit and rows_fit and slots.is_contiguous():
+        pointwise.kv_write(k, v, k_pages, v_pages, slots)
+    else:
+        write_kv_reference(k, v, k_pages, v_pages, slots)
+
+
+def write_kv_reference(
+    k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor
+) -> None:
+    """`write_kv` by torch alone, slots known to be in range."""
+    page_size = k_pages.shape[2]
     page, offset = slots // page_size, slots % page_size
     k_pages[page, :, offset] = k.to(k_pages.dtype)
     v_pages[page, :, offset] = v.to(v_pages.dtype)

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from radixgen.kernels import pointwise
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.library import supported
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,6 +24,14 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    tables = cos.dtype == sin.dtype == torch.float32 and cos.is_contiguous() and sin.is_contiguous()
+    if tables and supported(x, cos) and pointwise.takes_rows(x):
+        return pointwise.rope(x, cos, sin)
+    return rotate_reference(x, cos, sin)
+
+
+def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [tokens, heads, head_dim] rotated, by torch alone."""
     half = x.shape[2] // 2
     wide = x.float()
     turned = torch.cat((-wide[..., half:], wide[..., :half]), dim=-1)

@@ -1,0 +1,246 @@
+"""The C kernels in each form of their vectors against the torch references and plain formulas."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from radixgen.kernels import library
+from radixgen.kernels.activation import silu_mul, silu_mul_reference
+from radixgen.kernels.attention import paged_attention as attention
+from radixgen.kernels.attention import paged_attention_reference, plan_attention
+from radixgen.kernels.block_types import BLOCK_SIZES, FORMS, PackedWeight
+from radixgen.kernels.kv_write import write_kv, write_kv_reference
+from radixgen.kernels.linear import dequantize_rows, linear, linear_reference
+from radixgen.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
+from radixgen.kernels.packed import quantize
+from radixgen.kernels.rope import apply_rope, rotate_reference
+from radixgen.kernels.sampling import apply_bitmask_, apply_bitmask_reference_
+
+VECTORS = {"native": (), "avx2": ("-DRK_AVX2",), "portable": ("-DRK_PORTABLE",)}
+FLOATS = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(params=VECTORS)
+def vectors(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs the test on the library in each form; results must hold in all of them."""
+    chosen = library.load(*VECTORS[request.param])
+    if chosen is None:
+        pytest.skip("no C compiler")
+    before = library.library()
+    library.use(chosen)
+    yield request.param
+    library.use(before)
+
+
+def near(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    """Equal as far as `dtype` holds numbers of about 1."""
+    limit = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(actual, expected, rtol=limit, atol=limit)
+
+
+def random_packed(kind: str, rows: int, columns: int, seed: int = 0) -> PackedWeight:
+    """Random codes with tame scales."""
+    weights, num_bytes = BLOCK_SIZES[kind]
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, (rows, columns // weights, num_bytes), dtype=np.uint8)
+    halves = rng.uniform(0.001, 0.01, (rows, columns // weights, 2)).astype(np.float16)
+    if kind == "q6_k":
+        data[..., 208:] = halves[..., :1].view(np.uint8)
+    else:
+        count = 2 if kind in ("q4_1", "q5_1", "q4_k", "q5_k") else 1
+        data[..., : 2 * count] = np.ascontiguousarray(halves[..., :count]).view(np.uint8)
+    return PackedWeight(kind, (rows, columns), torch.from_numpy(data.reshape(rows, -1)))
+
+
+def rounded(x: Tensor, group: int) -> Tensor:
+    """What 8-bit activations stand for, in float64, by the definition."""
+    parts = x.double().view(x.shape[0], x.shape[1] // group, group)
+    scale = parts.abs().amax(-1, keepdim=True) / 127
+    codes = torch.where(scale > 0, parts / scale, 0.0).round()
+    return (codes * scale).view(x.shape)
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_packed_linear_is_exact_on_rounded_activations(vectors: str, kind: str) -> None:
+    group = FORMS[kind].group
+    for rows, outputs, columns in ((1, 16, 256), (5, 37, 512), (19, 3, 768), (0, 16, 256)):
+        weight, x = random_packed(kind, outputs, columns), torch.randn(rows, columns)
+        codes = quantize(x, group)
+        stand_in = codes.codes.view(rows, columns // group, group) * codes.scales[..., None]
+        if rows:
+            step = codes.scales.max().item()
+            torch.testing.assert_close(
+                stand_in.view(rows, columns).double(), rounded(x, group), rtol=0, atol=1.01 * step
+            )
+        bias = torch.randn(outputs)
+        matrix = dequantize_rows(weight, None).double()
+        expected = stand_in.view(rows, columns).double() @ matrix.T + bias
+        torch.testing.assert_close(linear(x, weight, bias), expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_float_linear_equals_the_reference(vectors: str, dtype: torch.dtype) -> None:
+    for rows, outputs, columns in ((1, 8, 64), (6, 37, 33), (13, 9, 100), (4, 64, 576), (0, 3, 5)):
+        weight = torch.randn(outputs, columns).to(dtype)
+        x, bias = torch.randn(rows, columns).to(dtype), torch.randn(outputs).to(dtype)
+        expected = linear_reference(x.double(), weight.double(), bias.double())
+        scale = columns**0.5
+        near(linear(x, weight, bias).double() / scale, expected / scale, dtype)
+
+
+@pytest.mark.parametrize("kind", ["q4_1", "q8_0", "q6_k", "float32", "bfloat16"])
+def test_a_row_is_the_same_bits_alone_and_among_others(vectors: str, kind: str) -> None:
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    weight = random_packed(kind, 50, 512) if kind in FORMS else torch.randn(50, 512).to(dtype)
+    x = torch.randn(70, 512).to(dtype)
+    whole = linear(x, weight)
+    for rows in range(1, 71, 3):
+        picked = torch.randperm(70)[:rows]
+        library.set_num_threads(rows % 3 + 1)
+        assert torch.equal(linear(x[picked], weight), whole[picked]), rows
+    library.set_num_threads(library.default_threads())
+
+
+def test_nan_stays_in_its_row_and_column(vectors: str) -> None:
+    weight = random_packed("q4_1", 20, 64)
+    weight.data[3, :2] = torch.from_numpy(np.array([np.nan], np.float16).view(np.uint8).copy())
+    x = torch.randn(4, 64)
+    x[1, 5], x[2, 40] = float("nan"), float("inf")
+    expected = torch.zeros(4, 20, dtype=torch.bool)
+    expected[1] = expected[2] = True
+    expected[:, 3] = True
+    assert torch.equal(linear(x, weight).isnan(), expected)
+    plain = torch.randn(20, 64)
+    plain[3, 7] = float("nan")
+    x[2, 40] = 1.0
+    expected[2] = False
+    expected[:, 3] = True
+    assert torch.equal(linear(x, plain).isnan(), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pointwise_operations_equal_the_references(vectors: str, dtype: torch.dtype) -> None:
+    for rows, size in ((1, 16), (3, 40), (7, 576), (0, 8)):
+        x, residual = torch.randn(rows, size).to(dtype), torch.randn(rows, size).to(dtype)
+        weight = torch.randn(size).to(dtype)
+        normed, total = add_rms_norm(x, residual, weight, 1e-5)
+        assert torch.equal(total, x + residual)
+        near(normed, rms_norm_reference(total, weight, 1e-5), dtype)
+        gate_up = (4 * torch.randn(rows, 2 * size + 6)).to(dtype)
+        near(silu_mul(gate_up), silu_mul_reference(gate_up), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_heads_of_a_joint_projection_are_read_in_place(vectors: str, dtype: torch.dtype) -> None:
+    heads = torch.randn(5, 7, 32).to(dtype)  # 3 query, 2 key and 2 value heads
+    q, k, v = heads[:, :3], heads[:, 3:5], heads[:, 5:]
+    weight = torch.randn(32).to(dtype)
+    near(rms_norm(k, weight, 1e-6), rms_norm_reference(k, weight, 1e-6), dtype)
+    cos, sin = torch.rand(5, 32), torch.rand(5, 32)
+    for turned, before in zip(apply_rope(q, k, cos, sin), (q, k), strict=True):
+        near(turned, rotate_reference(before, cos, sin), dtype)
+    for pages_dtype in FLOATS:
+        stores = [torch.zeros(3, 2, 4, 32, dtype=pages_dtype) for _ in range(4)]
+        slots = torch.tensor([11, 0, 5, 6, 7])
+        write_kv(k, v, stores[0], stores[1], slots)
+        write_kv_reference(k, v, stores[2], stores[3], slots)
+        assert torch.equal(stores[0], stores[2])
+        assert torch.equal(stores[1], stores[3])
+
+
+def test_gate_far_from_zero_and_not_a_number(vectors: str) -> None:
+    gate = torch.tensor([-1e30, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, float("nan")])
+    out = silu_mul(torch.cat((gate, torch.ones(8)))[None])[0]
+    expected = torch.nn.functional.silu(gate)
+    torch.testing.assert_close(out[2:], expected[2:], equal_nan=True, rtol=1e-5, atol=1e-6)
+    assert out[1].abs() < 1e-30
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 1000])
+def test_bitmask_equals_the_reference(vectors: str, vocab: int) -> None:
+    mask = torch.randint(-(2**31), 2**31 - 1, (3, (vocab + 31) // 32), dtype=torch.int32)
+    mask[1] = -1
+    logits = torch.randn(3, vocab)
+    expected = apply_bitmask_reference_(logits.clone(), mask)
+    assert torch.equal(apply_bitmask_(logits, mask), expected)
+
+
+def shared_pages(
+    lengths: list[int], prefixes: list[list[int]], page_size: int, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(kv_indptr, kv_indices, last): row i has the pages named in prefixes[i], then its own."""
+    next_page = 1 + max((page for prefix in prefixes for page in prefix), default=0)
+    starts, indices = [0], []
+    for length, prefix in zip(lengths, prefixes, strict=True):
+        count = -(-length // page_size)
+        own = count - len(prefix)
+        indices += [*prefix[:count], *range(next_page, next_page + own)]
+        next_page += max(own, 0)
+        starts.append(starts[-1] + count)
+    last = [(length - 1) % page_size + 1 for length in lengths]
+    return (
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(indices, dtype=torch.int32),
+        torch.tensor(last, dtype=torch.int32),
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("page_size", [16, 48, 256])
+def test_shared_prefixes_change_no_bit(vectors: str, dtype: torch.dtype, page_size: int) -> None:
+    trunk = list(range(-(-1100 // page_size)))
+    branch = [*trunk[: 600 // page_size], *range(200, 200 + 900 // page_size)]
+    prefixes = [trunk, trunk, branch, branch, branch, [], trunk[:1]]
+    lengths = [page_size * len(prefix) + 40 + 17 * i for i, prefix in enumerate(prefixes)]
+    counts = [1, 3, 1, 1, 5, 40, 1]
+    kv_indptr, kv_indices, last = shared_pages(lengths, prefixes, page_size)
+    qo_indptr = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
+    num_pages = int(kv_indices.max()) + 1
+    k_pages, v_pages = (torch.randn(num_pages, 2, page_size, 32).to(dtype) for _ in range(2))
+    q = torch.randn(sum(counts), 6, 32).to(dtype)
+    arguments = (q, k_pages, v_pages, qo_indptr, kv_indptr, kv_indices, last)
+    apart = attention(*arguments, scale=0.2, plan=plan_attention(*arguments, share=False))
+    expected = paged_attention_reference(*arguments, scale=0.2)
+    near(apart, expected, dtype)
+    for threads in (1, 2, 3):
+        library.set_num_threads(threads)
+        shared = attention(*arguments, scale=0.2, plan=plan_attention(*arguments))
+        assert torch.equal(shared, apart), threads
+    library.set_num_threads(library.default_threads())
+
+
+def test_long_sequences_are_spread_over_threads_to_the_same_bits(vectors: str) -> None:
+    kv_indptr, kv_indices, last = shared_pages([3000, 700], [[], []], 32)
+    k_pages, v_pages = (torch.randn(int(kv_indices.max()) + 1, 1, 32, 64) for _ in range(2))
+    arguments = (
+        torch.randn(3, 2, 64),
+        k_pages,
+        v_pages,
+        torch.tensor([0, 2, 3], dtype=torch.int32),
+        kv_indptr,
+        kv_indices,
+        last,
+    )
+    results = []
+    for threads in (1, 2, 5):
+        library.set_num_threads(threads)
+        results.append(attention(*arguments, scale=0.1))
+    library.set_num_threads(library.default_threads())
+    torch.testing.assert_close(results[0], paged_attention_reference(*arguments, scale=0.1))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_unaligned_memory(vectors: str) -> None:
+    def shifted(t: Tensor) -> Tensor:
+        flat = torch.empty(t.numel() + 1, dtype=t.dtype)[1:]
+        return flat.copy_(t.flatten()).view(t.shape)
+
+    x, weight = torch.randn(5, 96), torch.randn(7, 96)
+    assert torch.equal(linear(shifted(x), shifted(weight)), linear(x, weight))
+    half, half_weight = x.bfloat16(), weight.bfloat16()
+    assert torch.equal(linear(shifted(half), shifted(half_weight)), linear(half, half_weight))
+    assert torch.equal(silu_mul(shifted(half)), silu_mul(half))
