@@ -304,14 +304,16 @@ class Planner:
         return cached
 
     def _displace(self, sequence: SequenceState, step: Step) -> bool:
-        """Under the priority policy, someone of lower priority makes way."""
+        """Under the priority policy, someone of lower priority makes way; nobody who entered in
+        this step, nor whose page a fork that did is about to copy."""
         priority, limit = sequence.request.priority, self.config.max_preemptions
+        busy = {seq.request for seq in step.entered}
         lower = [
             seq
             for seq in self.running
             if seq.request.priority < priority
             and seq.num_preemptions < limit
-            and seq not in step.entered
+            and seq.request not in busy
         ]
         if not lower:
             return False

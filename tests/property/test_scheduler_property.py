@@ -231,3 +231,13 @@ def test_random_lives(seed: int, policy: Policy) -> None:
     world.finish()
     world.verify()
     expect_empty(world.scheduler)
+
+
+def test_a_fork_keeps_the_page_it_is_about_to_copy() -> None:
+    """A life in which a high priority displaces a first choice in the step that copies from it."""
+    world = World(7684, "priority")
+    for _ in range(400):
+        world.act()
+    world.finish()
+    world.verify()
+    expect_empty(world.scheduler)
