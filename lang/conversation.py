@@ -31,6 +31,10 @@ class Format(Protocol):
     @property
     def encode(self) -> Encode | None: ...  # None: the backend takes text or messages
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of the first tokens of a conversation, "" without tokens."""
+        ...
+
 
 class Conversation:
     """Grows by `say`, `hear`, `open` and `close`. One writer: the executor of its state."""
@@ -40,6 +44,7 @@ class Conversation:
         self.ids = array("i")
         self.pending = ""
         self.pieces: list[str] = []
+        self.num_characters = 0  # of text
         self.messages: list[dict[str, str]] = []  # closed ones
         self.role: Role | None = None
         self._role_start = 0  # the piece that the open role's content begins with
@@ -50,6 +55,7 @@ class Conversation:
         twin.ids = self.ids[:]
         twin.pending, twin.role = self.pending, self.role
         twin.pieces, twin.messages = self.pieces[:], self.messages[:]
+        twin.num_characters = self.num_characters
         twin._role_start = self._role_start
         return twin
 
@@ -76,8 +82,12 @@ class Conversation:
     def say(self, text: str) -> None:
         """A literal."""
         if text:
-            self.pieces.append(text)
+            self._write(text)
             self.pending += text
+
+    def _write(self, text: str) -> None:
+        self.pieces.append(text)
+        self.num_characters += len(text)
 
     def prompt(self) -> Sequence[int]:
         """All of it as token ids; commits the pending literal."""
@@ -106,13 +116,13 @@ class Conversation:
 
     def settle(self, text: str, token_ids: Sequence[int]) -> None:
         """Continue with `text`; `token_ids` are those of the whole conversation then."""
-        self.pieces.append(text)
+        self._write(text)
         self.pending = ""
         self.ids = array("i", token_ids)
 
     def hear(self, text: str, token_ids: Sequence[int], tail: str = "") -> None:
         """What the model wrote after `prompt`; `tail`: the end that the ids do not spell."""
-        self.pieces.append(text)
+        self._write(text)
         self.ids.extend(token_ids)
         self.pending = tail
 

@@ -3,13 +3,13 @@
     caller's thread         submit(node) ─────▶ queue            returns at once
     backend's event loop                          └▶ drain: one task while there is work, then none
 
-A state at rest costs no thread and no task, so there may be tens of thousands. The first error ends
-the state: everything after it fails with that same error, and so does whoever waits for a value.
-Knows nodes, conversations and the backend; nothing of how programs are written.
+A state at rest costs no thread and no task, so there may be tens of thousands. What can be known to
+be wrong with a node is raised where it is added. The first error after that ends the state:
+everything later fails with that same error, and so does whoever waits for a value. Knows nodes,
+conversations and the backend; nothing of how programs are written.
 """
 
 import asyncio
-import linecache
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from radixgen.errors import InvalidRequest, RadixgenError, RequestAborted
+from radixgen.errors import InvalidRequest, RequestAborted
 from radixgen.lang.backends.protocol import Backend, Generation
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
+from radixgen.lang.habits import Habits
 from radixgen.lang.ir import (
     Call,
     Gen,
@@ -33,55 +34,16 @@ from radixgen.lang.ir import (
     ScopeEnd,
     Select,
     Text,
+    gen_of,
 )
-from radixgen.lang.stream import Stream
+from radixgen.lang.place import Place, note
+from radixgen.lang.plan import RolePlan
+from radixgen.lang.stream import Kind, Stream
+from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint
 
 REASONING_SUFFIX = "_reasoning_content"  # SGLang's name for the variable that holds the thought
-
-
-class Variable:
-    """A value that comes later, the text it is read from, and how it was made."""
-
-    __slots__ = ("meta", "stream", "value")
-
-    def __init__(self) -> None:
-        self.value: Future[Any] = Future()
-        self.stream = Stream()
-        self.meta: dict[str, Any] = {}
-
-    def settle(self, value: Any, meta: dict[str, Any] | None = None) -> None:
-        self.meta = meta or {}
-        if not self.value.done():
-            self.value.set_result(value)
-        self.stream.close()
-
-    def fail(self, error: BaseException) -> None:
-        if not self.value.done():
-            self.value.set_exception(error)
-        self.stream.close(error)
-
-
-def constant(value: Any) -> Variable:
-    """A variable that has its value already."""
-    variable = Variable()
-    variable.stream.push(value if isinstance(value, str) else str(value))
-    variable.settle(value)
-    return variable
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of the user's program."""
-
-    program: str
-    filename: str
-    line: int
-
-    def __str__(self) -> str:
-        source = linecache.getline(self.filename, self.line).strip()
-        where = f"in program {self.program!r}, {self.filename}:{self.line}"
-        return f"{where}: {source}" if source else where
+MAX_QUEUED = 100_000  # nodes that a program may be ahead of the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +55,28 @@ class Fork(Node):
 
 @dataclass(frozen=True, slots=True)
 class Barrier(Node):
-    """Everything before it has been done."""
+    """Everything before it has been done. `last`: nothing comes after it."""
 
     reached: Future[None] = field(repr=False)
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where in the text the model was asked, and how much of the prompt was in the cache."""
+
+    position: int  # characters of text before the answer
+    length: int  # characters of the answer
+    prompt_tokens: int
+    cached_tokens: int
+    gen: Gen
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    node: Node
+    place: Place | None
+    variables: tuple[Variable, ...]  # that the node gives values to
 
 
 class Executor:
@@ -107,22 +88,31 @@ class Executor:
         options: GenOptions,
         program: str,
         parent: "Executor | None" = None,
+        habits: Habits | None = None,
     ) -> None:
         self.backend = backend
         self.options = options
         self.program = program
+        self.habits: Habits = parent.habits if parent else habits or Habits()
         self.variables: dict[str, Variable] = dict(parent.variables) if parent else {}
-        self.inherited = frozenset(self.variables)
         self.conversation = Conversation(backend)
+        self.roles: RolePlan = parent.roles.copy() if parent else RolePlan(backend.chat)
         self.begin_text = 0  # characters of text that came from the parent
         self.stream = Stream()
+        self.asked: list[Asked] = []
+        self.ret_value: Any = None  # of the program
         self.error: BaseException | None = None
+        self.error_seen = False  # by whoever runs the program
         self.closed = False  # the program has returned: nothing more will come
-        self._queue: deque[tuple[Node, Place | None]] = deque()
+        self.children: set[Executor] = set()
+        self._queue: deque[_Told] = deque()
+        self._running: _Told | None = None
         self._waits_for_parent = parent is not None
         self._task: asyncio.Task[None] | None = None
-        self._scopes: dict[str, int] = {}
-        self._children: list[Executor] = []
+        self._wake_due = False
+        self._cancelled = "the program was cancelled"
+        self._scopes: dict[str, tuple[int, Variable]] = {}
+        self._last_asked: Place | None = None
 
     # ---- from any thread ----
 
@@ -131,20 +121,41 @@ class Executor:
         """The program has returned and everything it said is done."""
         return self.closed and not self._queue and self._task is None
 
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raises InvalidRequest for what is known to be wrong with nodes that would come next."""
+        roles = self.roles.copy()
+        for node in nodes:
+            self._check(node)
+            roles.add(node)
+        self.roles = roles
+
+    def _check(self, node: Node) -> None:
+        if len(self._queue) >= MAX_QUEUED:
+            raise InvalidRequest(
+                f"the program is {MAX_QUEUED} steps ahead of the model: an endless loop? "
+                "Read a value, or sync, inside it"
+            )
+        gen = gen_of(node)
+        if gen is not None:
+            self.backend.check(replace(gen, options=gen.options.over(self.options)))
+        elif isinstance(node, Select):
+            self.backend.check(replace(node, options=node.options.over(self.options)))
+
     def submit(self, node: Node, place: Place | None = None) -> None:
         """Do this after everything submitted before."""
-        self._declare(node)
-        self._queue.append((node, place))
-        self.backend.loop.call_soon_threadsafe(self._wake)
+        self._queue.append(_Told(node, place, self._declare(node)))
+        if self._task is None and not self._wake_due:
+            self._wake_due = True
+            self.backend.loop.call_soon_threadsafe(self._wake)
 
-    def cancel(self) -> None:
+    def cancel(self, reason: str = "the program was cancelled") -> None:
         """Stop what runs and drop what waits; the children's too. Done when nothing runs."""
-        self.backend.loop.call_soon_threadsafe(self._cancel)
+        self.backend.loop.call_soon_threadsafe(self._cancel, reason)
 
-    def barrier(self) -> Future[None]:
+    def barrier(self, *, last: bool = False) -> Future[None]:
         """Done when everything submitted so far is; carries the state's error."""
         reached: Future[None] = Future()
-        self.submit(Barrier(reached))
+        self.submit(Barrier(reached, last))
         return reached
 
     def end(self, error: BaseException) -> None:
@@ -153,10 +164,10 @@ class Executor:
 
         def end() -> None:
             self.fail(error)
-            self._cancel()
+            self._cancel(self._cancelled)
             ended.set()
 
-        if _running_loop() is self.backend.loop:
+        if running_loop() is self.backend.loop:
             end()
         else:
             self.backend.loop.call_soon_threadsafe(end)
@@ -165,15 +176,13 @@ class Executor:
     def finish(self) -> Future[None]:
         """Nothing more will be submitted; done when all of it is."""
         self.closed = True
-        return self.barrier()
+        return self.barrier(last=True)
 
-    def _declare(self, node: Node) -> None:
+    def _declare(self, node: Node) -> tuple[Variable, ...]:
         """Name the variables at once, so that reading one that never comes is an error."""
-        if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
-            self.variables[node.name] = Variable()
-        elif isinstance(node, Reasoning) and isinstance(node.inner, Gen) and node.inner.name:
-            self.variables[node.inner.name] = Variable()
-            self.variables[node.inner.name + REASONING_SUFFIX] = Variable()
+        made = tuple(Variable() for _ in _names(node))
+        self.variables.update(zip(_names(node), made, strict=True))
+        return made
 
     # ---- on the backend's loop ----
 
@@ -186,6 +195,7 @@ class Executor:
         self._wake()
 
     def _wake(self) -> None:
+        self._wake_due = False
         if self._task is None and not self._waits_for_parent and self._queue:
             self._task = self.backend.loop.create_task(self._drain())
             self._task.add_done_callback(self._drained)
@@ -193,202 +203,219 @@ class Executor:
     def _drained(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if task.cancelled():  # before it could begin
-            self.fail(RequestAborted("the program was cancelled"))
+            self.fail(RequestAborted(self._cancelled))
         self._wake()
 
     async def _drain(self) -> None:
         while self._queue:
-            node, place = self._queue.popleft()
+            told = self._running = self._queue.popleft()
             try:
                 if self.error is None:
-                    await self._execute(node)
+                    await self._execute(told)
             except asyncio.CancelledError:
-                self.fail(RequestAborted("the program was cancelled"), place)
+                self.fail(RequestAborted(self._cancelled), told.place)
             except Exception as error:
-                self.fail(error, place)
+                self.fail(error, told.place)
             if self.error is not None:
-                self._skip(node, self.error)
+                _skip(told, self.error)
+            self._running = None
 
     def fail(self, error: BaseException, place: Place | None = None) -> None:
         """The state's end: waiters see `error`, with the line of the program that met it."""
         if self.error is not None:
             return
-        if place is not None and str(place) not in getattr(error, "__notes__", ()):
-            error.add_note(str(place))
+        note(error, place)
         self.error = error
         self._waits_for_parent = False
-        for name, variable in self.variables.items():
-            if name not in self.inherited and not variable.value.done():
+        waiting = [self._running] if self._running else []
+        for told in (*waiting, *self._queue):
+            for variable in told.variables:
                 variable.fail(error)
+        for _, variable in self._scopes.values():
+            variable.fail(error)
         self.stream.close(error)
         self._wake()
 
-    def _skip(self, node: Node, error: BaseException) -> None:
-        """What a node owes to others when it is not executed."""
-        if isinstance(node, Fork):
-            for child in node.children:
-                child.fail(error)
-        elif isinstance(node, Barrier) and not node.reached.done():
-            node.reached.set_exception(error)
-        elif isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
-            self.variables[node.name].fail(error)
-
-    def _cancel(self) -> None:
-        for child in self._children:
-            child._cancel()
+    def _cancel(self, reason: str) -> None:
+        self._cancelled = reason
+        for child in list(self.children):
+            child._cancel(reason)
         if self._task is not None:
             self._task.cancel()
         elif not self.at_rest:
-            self.fail(RequestAborted("the program was cancelled"))
+            self.fail(RequestAborted(reason))
 
-    async def _execute(self, node: Node) -> None:
-        match node:
+    async def _execute(self, told: _Told) -> None:
+        match told.node:
             case Text(value):
                 self._say(value)
-            case Gen():
-                await self._generate(node)
-            case Select():
-                await self._select(node)
+            case Gen() as gen:
+                self._settle(told, gen, await self._ask(gen, told))
+            case Select() as select:
+                await self._select(select, told)
             case RoleBegin(role):
                 self.stream.push(self.conversation.open(role))
             case RoleEnd(role):
                 self.stream.push(self.conversation.close(role))
             case ScopeBegin(name):
-                self._scopes[name] = len(self.conversation.pieces)
+                self._scopes[name] = (len(self.conversation.pieces), told.variables[0])
             case ScopeEnd(name):
-                text = "".join(self.conversation.pieces[self._scopes.pop(name) :])
-                self.variables[name].stream.push(text)
-                self.variables[name].settle(text)
-            case Reasoning():
-                await self._reason(node)
-            case Call():
-                await self._call(node)
+                start, variable = self._scopes.pop(name)
+                text = "".join(self.conversation.pieces[start:])
+                variable.stream.push(text)
+                variable.settle(text)
+            case Reasoning() as reasoning:
+                await self._reason(reasoning, told)
+            case Call() as call:
+                await self._call(call, told)
             case Fork(children):
                 await self._fork(children)
-            case Barrier(reached):
-                if self.closed and not self._queue:
-                    self.stream.close()
-                reached.set_result(None)
+            case Barrier() as barrier:
+                self._reach(barrier)
             case _:
-                raise InvalidRequest(f"a state cannot execute {type(node).__name__}")
+                raise InvalidRequest(f"a state cannot execute {type(told.node).__name__}")
 
-    def _say(self, text: str) -> None:
+    def _reach(self, barrier: Barrier) -> None:
+        if barrier.last:
+            self.habits.ended_after(self._last_asked)
+            self.stream.close()
+        if not barrier.reached.done():
+            barrier.reached.set_result(None)
+
+    def _say(self, text: str, kind: Kind = "literal") -> None:
         self.conversation.say(text)
-        self.stream.push(text)
+        self.stream.push(text, kind)
 
-    def _hear(self, generation: Generation) -> None:
-        self.conversation.hear(generation.text, generation.token_ids, generation.tail)
+    def _hint(self, place: Place | None, tool_seconds: float = 0.0) -> CacheHint:
+        """What is known of the future: from the queue, else from earlier runs of the program."""
+        self.habits.went_on_after(self._last_asked)
+        self._last_asked = place
+        following = self._queue[0].node if self._queue else None
+        if following is None:
+            last, forks = self.habits.is_last(place), self.habits.forks(place)
+        else:
+            last = isinstance(following, Barrier) and following.last
+            forks = len(following.children) if isinstance(following, Fork) else 0
+        name = self.options.program or self.program
+        return CacheHint(name, last and not tool_seconds, forks, tool_seconds)
 
-    def _hint(self) -> CacheHint:
-        """What the queue knows of the future: a fork that follows, or the end."""
-        following = self._queue[0][0] if self._queue else None
-        forks = len(following.children) if isinstance(following, Fork) else 0
-        last = self.closed and isinstance(following, Barrier)
-        return CacheHint(program=self.options.program or self.program, last_use=last, forks=forks)
+    async def _ask(
+        self, gen: Gen, told: _Told, tool_seconds: float = 0.0, *, silent: bool = False
+    ) -> Sequence[Generation]:
+        """The model's answers; the first continues the conversation."""
+        variable = told.variables[0] if told.variables and not silent else None
 
-    async def _generate(self, node: Gen) -> None:
-        variable = self.variables[node.name] if node.name is not None else None
-        generations = await self._ask(node, variable)
-        first = generations[0]
-        self._hear(first)
-        if variable is not None:
-            variable.settle(self._value(node, generations), self._meta(generations))
-
-    async def _ask(self, node: Gen, variable: Variable | None) -> Sequence[Generation]:
         def push(piece: str) -> None:
-            self.stream.push(piece)
+            self.stream.push(piece, "generated")
             if variable is not None:
                 variable.stream.push(piece)
 
-        said = replace(node, options=node.options.over(self.options))
-        return await self.backend.generate(self.conversation, said, self._hint(), push)
+        said = replace(gen, options=gen.options.over(self.options))
+        hint = self._hint(told.place, tool_seconds)
+        generations = await self.backend.generate(self.conversation, said, hint, push)
+        first = generations[0]
+        first.meta["hint"] = hint
+        self._remember(said, first)
+        self.conversation.hear(first.text, first.token_ids, first.tail)
+        return generations
 
-    def _value(self, node: Gen, generations: Sequence[Generation]) -> Any:
-        parse = node.parse or str
+    def _remember(self, gen: Gen, generation: Generation) -> None:
+        meta, position = generation.meta, self.conversation.num_characters
+        prompt, cached = meta.get("prompt_tokens", 0), meta.get("cached_tokens", 0)
+        self.asked.append(Asked(position, len(generation.text), prompt, cached, gen))
+
+    def _settle(self, told: _Told, gen: Gen, generations: Sequence[Generation]) -> None:
+        if told.variables:
+            told.variables[0].settle(self._value(gen, generations), _meta(generations))
+
+    def _value(self, gen: Gen, generations: Sequence[Generation]) -> Any:
+        parse = gen.parse or str
         values = [parse(generation.text) for generation in generations]
-        return values if (node.options.n or self.options.n or 1) > 1 else values[0]
+        return values if (gen.options.n or self.options.n or 1) > 1 else values[0]
 
-    @staticmethod
-    def _meta(generations: Sequence[Generation]) -> dict[str, Any]:
-        first = dict(generations[0].meta)
-        if len(generations) > 1:
-            first["choices"] = [generation.meta for generation in generations]
-            first["texts"] = [generation.text for generation in generations]
-        return first
-
-    async def _select(self, node: Select) -> None:
-        said = replace(node, options=node.options.over(self.options))
+    async def _select(self, node: Select, told: _Told) -> None:
         if len(node.choices) == 1 and not needs_unconditional(node.method):
-            self._say(node.choices[0])
-            self._chosen(node, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
+            self._say(node.choices[0], "generated")
+            _chosen(told, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
             return
-        scored = await self.backend.score(self.conversation, said, self._hint())
+        said = replace(node, options=node.options.over(self.options))
+        hint = self._hint(told.place)
+        scored = await self.backend.score(self.conversation, said, hint)
         decision = node.method(scored.scores)
         text = node.choices[decision.index]
         if scored.branches:
             self.conversation.settle(text, scored.branches[decision.index])
         else:
             self.conversation.say(text)
-        self.stream.push(text)
-        self._chosen(node, text, decision.meta)
+        self.stream.push(text, "generated")
+        _chosen(told, text, {**scored.meta, **decision.meta, "hint": hint})
 
-    def _chosen(self, node: Select, text: str, meta: dict[str, Any]) -> None:
-        if node.name is not None:
-            self.variables[node.name].stream.push(text)
-            self.variables[node.name].settle(text, meta)
-
-    async def _reason(self, node: Reasoning) -> None:
+    async def _reason(self, node: Reasoning, told: _Told) -> None:
         gen = node.inner
         if not isinstance(gen, Gen):
             raise InvalidRequest("separate_reasoning takes one gen")
-        generations = await self._ask(gen, None)
-        first = generations[0]
-        self._hear(first)
-        thought, closed, answer = first.text.partition(node.end)
+        generations = await self._ask(gen, told, silent=True)
+        thought, closed, answer = generations[0].text.partition(node.end)
         if not closed:
-            thought, answer = "", first.text
-        thought = thought.removeprefix(node.begin).strip()
-        if gen.name is not None:
-            parse = gen.parse or str
-            self.variables[gen.name].stream.push(answer.strip())
-            self.variables[gen.name].settle(parse(answer.strip()), self._meta(generations))
-            reasoning = self.variables[gen.name + REASONING_SUFFIX]
+            thought, answer = "", generations[0].text
+        if told.variables:
+            variable, reasoning = told.variables
+            variable.stream.push(answer.strip())
+            variable.settle((gen.parse or str)(answer.strip()), _meta(generations))
+            thought = thought.strip().removeprefix(node.begin).strip()
             reasoning.stream.push(thought)
             reasoning.settle(thought)
 
-    async def _call(self, node: Call) -> None:
+    async def _call(self, node: Call, told: _Told) -> None:
         """Generate the call, carry it out, and add what came of it."""
-        variable = self.variables[node.name] if node.name is not None else None
-        generations = await self._ask(node.gen, variable)
-        self._hear(generations[0])
+        generations = await self._ask(node.gen, told, node.seconds())
         outcome = await node.run(generations[0].text)
         self._say(node.before + outcome.text + node.after)
-        if variable is not None:
-            variable.settle(outcome, self._meta(generations))
+        if told.variables:
+            told.variables[0].settle(outcome, _meta(generations))
 
     async def _fork(self, children: Sequence["Executor"]) -> None:
+        self.habits.went_on_after(self._last_asked, len(children))
+        self._last_asked = None
+        self.children.update(children)
         if len(children) > 1 and self.conversation.text:
-            hint = CacheHint(program=self.program, forks=len(children))
-            await self.backend.warm(self.conversation, hint)
-        self._children.extend(children)
+            name = self.options.program or self.program
+            hint = CacheHint(program=name, forks=len(children))
+            await self.backend.warm(self.conversation, self.options, hint)
         for child in children:
             child.begin(self.conversation.copy())
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread, if it runs one."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def _names(node: Node) -> tuple[str, ...]:
+    """Of the variables that a node gives values to."""
+    if isinstance(node, Reasoning):
+        name = node.inner.name if isinstance(node.inner, Gen) else None
+        return (name, name + REASONING_SUFFIX) if name else ()
+    if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
+        return (node.name,)
+    return ()
 
 
-def wait_for(future: Future[Any], *, what: str) -> Any:
-    """Block for a value, on a thread that may be blocked."""
-    running = _running_loop()
-    if running is None or future.done():
-        return future.result()
-    raise RadixgenError(
-        f"{what} is not there yet, and waiting for it here would block the event loop {running!r}: "
-        "make the program an `async def` and await it"
-    )
+def _skip(told: _Told, error: BaseException) -> None:
+    """What a node owes to others when it is not executed."""
+    for variable in told.variables:
+        variable.fail(error)
+    if isinstance(told.node, Fork):
+        for child in told.node.children:
+            child.fail(error)
+    elif isinstance(told.node, Barrier) and not told.node.reached.done():
+        told.node.reached.set_exception(error)
+
+
+def _meta(generations: Sequence[Generation]) -> dict[str, Any]:
+    first = dict(generations[0].meta)
+    if len(generations) > 1:
+        first["choices"] = [generation.meta for generation in generations]
+        first["texts"] = [generation.text for generation in generations]
+    return first
+
+
+def _chosen(told: _Told, text: str, meta: dict[str, Any]) -> None:
+    if told.variables:
+        told.variables[0].stream.push(text)
+        told.variables[0].settle(text, meta)

@@ -211,6 +211,18 @@ class Call(Node):
     run: Callable[[str], Awaitable["ToolCall"]]
     before: str
     after: str
+    seconds: Callable[[], float] = lambda: 0.0  # that running it will probably take
+
+
+def gen_of(node: Node) -> Gen | None:
+    """The `gen` that a node is or holds."""
+    if isinstance(node, Gen):
+        return node
+    if isinstance(node, Call):
+        return node.gen
+    if isinstance(node, Reasoning):
+        return gen_of(node.inner)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

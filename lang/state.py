@@ -8,16 +8,16 @@ what it checks.
 """
 
 import asyncio
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from radixgen.errors import InvalidRequest, UnsetVariable
 from radixgen.lang.backends.protocol import Backend
-from radixgen.lang.executor import Executor, Fork, Place, Variable, constant, wait_for
+from radixgen.lang.executor import Executor, Fork
 from radixgen.lang.ir import (
     Node,
     Role,
@@ -27,23 +27,13 @@ from radixgen.lang.ir import (
     ScopeEnd,
     as_nodes,
 )
+from radixgen.lang.place import caller
+from radixgen.lang.variables import Awaited, Variable, constant, wait_for
 
 JoinMode = Literal["gather_variable", "concate_and_append"]  # SGLang's names
 MAX_FORKS = 100_000
-_PACKAGE = __name__.rpartition(".")[0]
 
-
-def caller(program: str) -> Place | None:
-    """The innermost line outside this package: the user's."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        if frame.f_globals["__name__"].startswith(_PACKAGE + ".programs"):
-            break
-        outer = frame.f_back
-        if outer is None:
-            return None
-        frame = outer
-    return Place(program, frame.f_code.co_filename, frame.f_lineno)
+T = TypeVar("T")
 
 
 class _State:
@@ -51,7 +41,6 @@ class _State:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.ret_value: Any = None
         self._owner: object | None = None
         self._ended = False
 
@@ -59,12 +48,20 @@ class _State:
     def backend(self) -> Backend:
         return self.executor.backend
 
+    @property
+    def ret_value(self) -> Any:
+        """What the program returned."""
+        return self.executor.ret_value
+
     def __iadd__(self, other: Any) -> Self:
-        """Add a str, a node, or a list of them. Returns at once; values come later."""
+        """Add a str, a node, or a list of them. Returns at once; values come later.
+
+        Raises InvalidRequest for what can be known to be wrong, and the error of a state that has
+        one already.
+        """
         nodes = as_nodes(other)
         self._claim()
-        for node in nodes:
-            self.backend.check(node)
+        self.executor.check(nodes)
         place = caller(self.executor.program)
         for node in nodes:
             self.executor.submit(node, place)
@@ -74,6 +71,9 @@ class _State:
         """The first to add owns the state: two at once would mix their texts."""
         if self._ended:
             raise InvalidRequest("this state has ended; it was joined, or its `with` is over")
+        if self.executor.error is not None:
+            self.executor.error_seen = True
+            raise self.executor.error
         user = _user()
         if self._owner is None:
             self._owner = user
@@ -137,9 +137,13 @@ class _State:
             raise UnsetVariable(name, self.executor.variables)
         return found
 
+    def _saw(self, error: BaseException) -> None:
+        if error is self.executor.error:
+            self.executor.error_seen = True
+
     def _split(self, size: int) -> list[Executor]:
-        if not 1 <= size <= MAX_FORKS:
-            raise InvalidRequest(f"fork({size}): between 1 and {MAX_FORKS} children", "size")
+        if not isinstance(size, int) or not 1 <= size <= MAX_FORKS:
+            raise InvalidRequest(f"fork({size!r}): between 1 and {MAX_FORKS} children", "size")
         self._claim()
         parent = self.executor
         children = [
@@ -159,8 +163,21 @@ class _State:
             reached.set_exception(self.executor.error)
         return reached
 
+    def _end(self) -> None:
+        """Nothing more may be added."""
+        if not self._ended:
+            self._ended = True
+            self.executor.finish()
+
     def _iter_of(self, name: str | None) -> Any:
         return self.executor.stream if name is None else self._variable(name).stream
+
+    async def _aiter(self, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
+        async for piece in self._iter_of(name):
+            if with_meta:
+                yield piece, self._variable(name).meta if name is not None else {}
+            else:
+                yield piece
 
 
 def _user() -> object:
@@ -175,25 +192,35 @@ def _user() -> object:
 class ProgramState(_State):
     """The `s` of a `def` program."""
 
+    def _wait(self, future: Future[Any], what: str) -> Any:
+        try:
+            return wait_for(future, what=what)
+        except BaseException as error:
+            self._saw(error)
+            raise
+
     def __getitem__(self, name: str) -> Any:
         """The value of a variable; blocks until the model has written it.
 
         Raises KeyError for a name that the program has not set, and the program's own error.
         """
-        return wait_for(self._variable(name).value, what=f"s[{name!r}]")
+        return self._wait(self._variable(name).value, f"s[{name!r}]")
 
     def get_var(self, name: str) -> Any:
         return self[name]
 
+    def get(self, name: str, kind: type[T]) -> T:
+        """`s[name]` with its type: `s.get("x", Person)`. Raises InvalidRequest if it is another."""
+        return _of_kind(self[name], name, kind)
+
     def get_meta_info(self, name: str) -> dict[str, Any]:
-        """How a variable was made: token counts, finish reason, log-probabilities."""
-        variable = self._variable(name)
-        wait_for(variable.value, what=f"the meta info of {name!r}")
-        return variable.meta
+        """How a variable was made: token counts, finish reason, log-probabilities, cache hint."""
+        self[name]
+        return self._variable(name).meta
 
     def sync(self) -> None:
         """Block until everything added so far is done. Raises the state's error."""
-        wait_for(self._reached(), what="the end of the state")
+        self._wait(self._reached(), "the end of the state")
 
     def text(self, name: str | None = None) -> str:
         """The whole text so far, or the text that a variable was read from."""
@@ -212,12 +239,17 @@ class ProgramState(_State):
         """Pieces of the whole text, or of one variable's, as they come."""
         return iter(self._iter_of(var_name))
 
-    def text_async_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
-        """The same for an event loop."""
-        return aiter(self._iter_of(var_name))
+    def text_async_iter(
+        self, var_name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """The same for an event loop. `return_meta_data`: (piece, meta info so far)."""
+        return self._aiter(var_name, return_meta_data)
 
-    def fork(self, size: int = 1) -> "ProgramStateGroup":
-        """`size` states that share this one's past and each have a future of their own."""
+    def fork(self, size: int = 1, position_ids_offset: object = None) -> "ProgramStateGroup":
+        """`size` states that share this one's past and each have a future of their own.
+
+        `position_ids_offset` has no effect, here as in SGLang.
+        """
         return ProgramStateGroup([ProgramState(child) for child in self._split(size)], self)
 
     @contextmanager
@@ -227,25 +259,29 @@ class ProgramState(_State):
         try:
             yield child
         finally:
-            child._ended = True
+            child._end()
 
 
 class AsyncProgramState(_State):
     """The `s` of an `async def` program: `await s["x"]`."""
 
-    def __getitem__(self, name: str) -> "Awaited":
-        return Awaited(self._variable(name).value)
+    def __getitem__(self, name: str) -> Awaitable[Any]:
+        """`await s[name]`: the value of a variable, any number of times."""
+        return Awaited(self._variable(name).value, self._saw)
 
     async def get_var(self, name: str) -> Any:
         return await self[name]
 
+    async def get(self, name: str, kind: type[T]) -> T:
+        """`await s[name]` with its type. Raises InvalidRequest if it is another."""
+        return _of_kind(await self[name], name, kind)
+
     async def get_meta_info(self, name: str) -> dict[str, Any]:
-        variable = self._variable(name)
-        await Awaited(variable.value)
-        return variable.meta
+        await self[name]
+        return self._variable(name).meta
 
     async def sync(self) -> None:
-        await Awaited(self._reached())
+        await Awaited(self._reached(), self._saw)
 
     async def text(self, name: str | None = None) -> str:
         if name is not None:
@@ -258,26 +294,43 @@ class AsyncProgramState(_State):
         await self.sync()
         return [dict(message) for message in self.executor.conversation.messages]
 
-    def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
-        return aiter(self._iter_of(var_name))
+    def text_iter(
+        self, var_name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """Pieces of the whole text, or of one variable's, as they come."""
+        return self._aiter(var_name, return_meta_data)
 
     text_async_iter = text_iter
 
-    def fork(self, size: int = 1) -> "AsyncProgramStateGroup":
+    def fork(self, size: int = 1, position_ids_offset: object = None) -> "AsyncProgramStateGroup":
+        """`size` states that share this one's past and each have a future of their own."""
         return AsyncProgramStateGroup([AsyncProgramState(c) for c in self._split(size)], self)
+
+    @contextmanager
+    def copy(self) -> Iterator["AsyncProgramState"]:
+        """One fork, which ends with the block."""
+        child = self.fork(1)[0]
+        try:
+            yield child
+        finally:
+            child._end()
+
+
+def _of_kind(value: Any, name: str, kind: type[T]) -> T:
+    """A value that was promised to be a `kind`. Of list[T] and the like the list is looked at."""
+    wanted: Any = typing.get_origin(kind) or kind
+    if typing.is_typeddict(kind):
+        wanted = dict
+    if isinstance(wanted, type) and not isinstance(value, wanted):
+        raise InvalidRequest(
+            f"s[{name!r}] is a {type(value).__name__}, not a {wanted.__name__}: "
+            "was it made with gen(schema=…)?",
+            name,
+        )
+    return typing.cast(T, value)
 
 
 S = TypeVar("S", bound=_State)
-
-
-class Awaited:
-    """A value of another event loop, to be awaited in this one, any number of times."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
 
 
 class _Group(Generic[S]):
@@ -313,11 +366,18 @@ class _Group(Generic[S]):
         if self._joined:
             raise InvalidRequest("these forks are joined already: a join ends them")
         self._joined = True
-        return [state.executor.barrier() for state in self.states]
+        last = mode == "gather_variable"  # else the parent goes on with what they said
+        return [state.executor.barrier(last=last) for state in self.states]
+
+    def _saw(self) -> None:
+        for state in self.states:
+            state.executor.error_seen = True
 
     def _finish_join(self, mode: str) -> None:
+        parent = self.parent.executor
         for state in self.states:
-            state._ended = True
+            state._end()
+            parent.children.discard(state.executor)
         if mode == "concate_and_append":
             grown = (s.executor.conversation.text[s.executor.begin_text :] for s in self.states)
             self.parent.__iadd__("".join(grown))
@@ -326,7 +386,7 @@ class _Group(Generic[S]):
             name
             for state in self.states
             for name, variable in state.executor.variables.items()
-            if variable is not self.parent.executor.variables.get(name)
+            if variable is not parent.variables.get(name)
         )
         for name in names:
             found = [state.executor.variables.get(name) for state in self.states]
@@ -353,8 +413,12 @@ class ProgramStateGroup(_Group[ProgramState]):
         order of the children. `concate_and_append`: what the children said is added to the
         parent's text, one after the other. Raises the first child's error.
         """
-        for reached in self._begin_join(mode):
-            wait_for(reached, what="a forked state")
+        try:
+            for reached in self._begin_join(mode):
+                wait_for(reached, what="a forked state")
+        except Exception:
+            self._saw()
+            raise
         self._finish_join(mode)
 
 
@@ -362,5 +426,11 @@ class AsyncProgramStateGroup(_Group[AsyncProgramState]):
     """What `fork` gives to an `async def` program."""
 
     async def join(self, mode: JoinMode = "gather_variable") -> None:
-        await asyncio.gather(*(Awaited(reached) for reached in self._begin_join(mode)))
+        """As `ProgramStateGroup.join`."""
+        try:
+            for reached in self._begin_join(mode):
+                await Awaited(reached)
+        except Exception:
+            self._saw()
+            raise
         self._finish_join(mode)

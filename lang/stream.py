@@ -1,8 +1,15 @@
 """Text that is still being written, read from any thread or event loop, any number of times."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Literal
+
+Kind = Literal["literal", "generated"]
+"""Who wrote a piece: the program (or a chat template) or the model."""
+
+Tagged = tuple[Kind, str]
 
 
 class Stream:
@@ -14,7 +21,7 @@ class Stream:
     __slots__ = ("_changed", "_done", "_error", "_pieces", "_wakers")
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
+        self._pieces: list[Tagged] = []
         self._done = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -23,12 +30,17 @@ class Stream:
     @property
     def text(self) -> str:
         """What has been written so far."""
-        return "".join(self._pieces)
+        return "".join(text for _, text in self._pieces)
 
-    def push(self, piece: str) -> None:
+    @property
+    def pieces(self) -> list[Tagged]:
+        """What has been written so far, and by whom."""
+        return list(self._pieces)
+
+    def push(self, piece: str, kind: Kind = "literal") -> None:
         if piece:
             with self._changed:
-                self._pieces.append(piece)
+                self._pieces.append((kind, piece))
                 self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -41,10 +53,15 @@ class Stream:
     def _wake(self) -> None:
         self._changed.notify_all()
         for waker in self._wakers:
-            waker()
+            with contextlib.suppress(RuntimeError):  # that reader's event loop is closed
+                waker()
 
     def __iter__(self) -> Iterator[str]:
         """Pieces as they come; blocks. Raises the error that ended the text."""
+        return (text for _, text in self.tagged())
+
+    def tagged(self) -> Iterator[Tagged]:
+        """As iterating, with who wrote each piece."""
         place = 0
         while True:
             with self._changed:
@@ -71,7 +88,7 @@ class Stream:
                 ready.clear()
                 new, ended = self._pieces[place:], self._done
                 place += len(new)
-                for piece in new:
+                for _, piece in new:
                     yield piece
                 if ended and place == len(self._pieces):
                     break

@@ -7,9 +7,11 @@ A function's signature and docstring become a JSON schema; the text is
 import asyncio
 import inspect
 import json
+import time
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
@@ -26,6 +28,7 @@ class Tool:
         self.function = function
         self.name = function.__name__
         self.description = inspect.getdoc(function) or ""
+        self.seconds = 0.0  # that a call has taken of late
         self._arguments = _arguments_of(function)
         self.schema = self._arguments.json_schema()
 
@@ -50,9 +53,26 @@ class Tool:
         """Call it with validated arguments; a plain function runs in a thread."""
         values = self._arguments.validate_python(arguments)
         named = {name: getattr(values, name) for name in type(values).model_fields}
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**named)
-        return await asyncio.to_thread(self.function, **named)
+        began = time.perf_counter()
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                return await self.function(**named)
+            return await asyncio.to_thread(self.function, **named)
+        finally:
+            took = time.perf_counter() - began
+            self.seconds += (took - self.seconds) * (SMOOTHING if self.seconds else 1.0)
+
+
+SMOOTHING = 0.3  # weight of the newest call in the mean of what a tool takes
+_known: WeakKeyDictionary[Callable[..., Any], Tool] = WeakKeyDictionary()
+
+
+def tool_of(function: Callable[..., Any]) -> Tool:
+    """The function as a tool: one for all programs, so that what its calls take is learned."""
+    found = _known.get(function)
+    if found is None:
+        found = _known[function] = Tool(function)
+    return found
 
 
 def _arguments_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
@@ -71,7 +91,7 @@ def _arguments_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
 
 def describe(functions: Sequence[Callable[..., Any]]) -> str:
     """The functions as text for a prompt: one JSON object a line."""
-    return "\n".join(json.dumps(Tool(function).describe()) for function in functions)
+    return "\n".join(json.dumps(tool_of(function).describe()) for function in functions)
 
 
 def call(
@@ -80,14 +100,18 @@ def call(
     *,
     before: str = "\n",
     after: str = "\n",
+    tool_seconds: float | None = None,
     **options: Any,
 ) -> Node:
     """Let the model call one of the functions, here; its result is added as JSON text.
 
     `before` and `after` are literals around the result. The variable `name` becomes a `ToolCall`.
     What a function raises is told to the model as `{"error": …}`, so that it may try again.
+    `tool_seconds`: what running one takes, for the cache; learned from earlier calls if not given.
     """
-    tools = {tool.name: tool for tool in map(Tool, functions)}
+    if tool_seconds is not None and not 0 <= tool_seconds < float("inf"):
+        raise InvalidRequest(f"tool_seconds={tool_seconds}: at least 0", "tool_seconds")
+    tools = {tool.name: tool for tool in map(tool_of, functions)}
     if not tools or len(tools) != len(functions):
         raise InvalidRequest("call needs functions with different names, at least one", "functions")
     schema: dict[str, Any] = {"anyOf": [tool.call_schema() for tool in tools.values()]}
@@ -97,7 +121,12 @@ def call(
         said = json.loads(text)
         return await _carry_out(tools[said["name"]], said["arguments"])
 
-    return Call(name, Gen(None, gen_options(options), grammar), run, before, after)
+    def seconds() -> float:
+        if tool_seconds is not None:
+            return tool_seconds
+        return max(tool.seconds for tool in tools.values())
+
+    return Call(name, Gen(None, gen_options(options), grammar), run, before, after, seconds)
 
 
 async def _carry_out(tool: Tool, arguments: dict[str, Any]) -> ToolCall:

@@ -11,7 +11,16 @@ from typing import Any, NoReturn, Self
 
 from radixgen.lang.backends.protocol import Backend
 from radixgen.lang.conversation import Conversation
-from radixgen.lang.ir import Node, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Text, as_nodes
+from radixgen.lang.ir import (
+    GenOptions,
+    Node,
+    RoleBegin,
+    RoleEnd,
+    ScopeBegin,
+    ScopeEnd,
+    Text,
+    as_nodes,
+)
 from radixgen.types import CacheHint
 
 
@@ -130,8 +139,10 @@ def _drive(coroutine: Any) -> bool:
     return False
 
 
-async def constant_prefix(backend: Backend, trace: Trace) -> None:
-    """Put a trace's text into the backend's cache."""
+async def constant_prefix(
+    backend: Backend, trace: Trace, options: GenOptions, num_runs: int
+) -> None:
+    """Put a trace's text into the backend's cache, for that many runs."""
     conversation = Conversation(backend)
     for node in trace.nodes:
         match node:
@@ -141,4 +152,5 @@ async def constant_prefix(backend: Backend, trace: Trace) -> None:
                 conversation.open(role)
             case RoleEnd(role):
                 conversation.close(role)
-    await backend.warm(conversation, CacheHint(forks=2))
+    hint = CacheHint(program=options.program or "", forks=num_runs)
+    await backend.warm(conversation, options, hint)

@@ -12,7 +12,7 @@ from radixgen.lang.backends.protocol import Generation, Push, Scored
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
-from radixgen.lang.ir import Gen, Node, Scores, Select
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
 
 
@@ -52,6 +52,9 @@ class ScriptedBackend:
     def encode(self, text: str, at_start: bool) -> Sequence[int]:
         return list(text.encode())
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return bytes(list(token_ids)).decode(errors="replace")
+
     def check(self, node: Node) -> None: ...
 
     async def generate(
@@ -82,7 +85,7 @@ class ScriptedBackend:
         scores = Scores(select.choices, given, alone)
         return Scored(scores, [prefix + option for option in rest])
 
-    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+    async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
         self.calls.append(("warm", conversation.text))
         self.hints.append(hint)
 

@@ -11,8 +11,10 @@ from radixgen.client import EngineClient
 from radixgen.lang.backends.protocol import Generation, Push, Scored
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
+from radixgen.lang.constraints import check_constraint
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
+from radixgen.options import check_in_vocabulary, check_request_options
 from radixgen.types import CacheHint, Choice, FinishReason, GenerateResult, SamplingParams
 
 
@@ -31,10 +33,19 @@ class LocalBackend:
     def encode(self, text: str, at_start: bool) -> Sequence[int]:
         return self.client.tokenizer.encode(text, add_special_tokens=at_start)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.client.tokenizer.decode(token_ids, skip_special_tokens=False)
+
     def check(self, node: Node) -> None:
-        """Parameters out of range surface here, at the line that adds the node."""
+        """Parameters out of range and constraints that cannot be read surface here, at the line
+        that adds the node."""
         if isinstance(node, Gen):
-            node.options.sampling()
+            check_in_vocabulary(_sampling(node), self.client.ready.vocab_size)
+            check_request_options(_request_options(node.options))
+            if node.grammar is not None:
+                check_constraint(node.grammar)
+        elif isinstance(node, Select):
+            check_request_options(_request_options(node.options))
 
     async def generate(
         self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
@@ -112,12 +123,17 @@ class LocalBackend:
             without = await self.client.score(self._ids(()), rest, **options)
             alone = without.logprobs
         scores = Scores(select.choices, given.logprobs, alone)
-        return Scored(scores, [[*prefix, *option] for option in rest])
+        meta = {
+            "prompt_tokens": given.usage.prompt_tokens,
+            "cached_tokens": given.usage.cached_tokens,
+        }
+        return Scored(scores, [[*prefix, *option] for option in rest], meta)
 
-    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+    async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
         ids, _ = conversation.branches(("", " "))  # without the last token, which may yet change
         if ids:
-            await self.client.generate(ids, SamplingParams(max_tokens=0), hint=hint)
+            nothing = SamplingParams(max_tokens=0)
+            await self.client.generate(ids, nothing, hint=hint, **_request_options(options))
 
     async def flush_cache(self) -> None:
         await self.client.flush_cache()

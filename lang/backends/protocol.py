@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from radixgen.lang.conversation import Conversation, Format
-from radixgen.lang.ir import Gen, Node, Scores, Select
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
 
 Push = Callable[[str], None]
@@ -32,6 +32,7 @@ class Scored:
 
     scores: Scores
     branches: Sequence[Sequence[int]] = ()
+    meta: dict[str, Any] = field(default_factory=dict)
 
 
 class Backend(Format, Protocol):
@@ -41,7 +42,9 @@ class Backend(Format, Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
     def check(self, node: Node) -> None:
-        """Raises InvalidRequest for what this backend cannot do or keep, before it is sent."""
+        """Raises InvalidRequest for what this backend cannot do or keep, before it is sent.
+
+        `node`: a Gen or a Select, with the run's options filled in."""
         ...
 
     async def generate(
@@ -54,7 +57,7 @@ class Backend(Format, Protocol):
         """Score the options as continuations of the conversation."""
         ...
 
-    async def warm(self, conversation: Conversation, hint: CacheHint) -> None:
+    async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
         """Have the conversation so far in the cache; a backend without one does nothing."""
         ...
 

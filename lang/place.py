@@ -1,0 +1,42 @@
+"""Lines of users' programs, so that errors found later can say where they come from."""
+
+import linecache
+import sys
+from dataclasses import dataclass
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program."""
+
+    program: str
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.filename, self.line).strip()
+        where = f"in program {self.program!r}, {self.filename}:{self.line}"
+        return f"{where}: {source}" if source else where
+
+
+def caller(program: str) -> Place | None:
+    """The innermost line outside this package: the user's, or that of a ready-made program."""
+    frame = sys._getframe(1)
+    while _is_ours(frame.f_globals.get("__name__", "")):
+        outer = frame.f_back
+        if outer is None:
+            return None
+        frame = outer
+    return Place(program, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith(_PACKAGE) and not module.startswith(_PACKAGE + ".programs")
+
+
+def note(error: BaseException, place: Place | None) -> None:
+    """Add the line to an error's notes, once."""
+    if place is not None and str(place) not in getattr(error, "__notes__", ()):
+        error.add_note(str(place))

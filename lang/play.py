@@ -1,0 +1,145 @@
+"""How a program runs from its first line to its end: in this thread, in a task, within a time.
+
+    def program        its own thread blocks for values
+    async def program  a coroutine awaits them
+
+Owns the end: whatever happens, the state has its outcome and nothing runs on. Knows states; not
+how programs are written or batched.
+"""
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from radixgen.errors import InvalidRequest, RequestAborted
+from radixgen.lang.executor import Executor
+from radixgen.lang.state import AsyncProgramState, ProgramState
+from radixgen.lang.variables import Awaited, running_loop, wait_for
+
+AnyState = ProgramState | AsyncProgramState
+
+
+def apart(work: Callable[[], Any]) -> Any:
+    """Call `work` here, or in another thread when this one runs an event loop, as notebooks do:
+    there a program could not wait for its values."""
+    if running_loop() is None:
+        return work()
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(context.run, work).result()
+
+
+def play(
+    function: Callable[..., Any],
+    state: AnyState,
+    arguments: Mapping[str, Any],
+    time_limit: float | None = None,
+) -> None:
+    """Run a program to its end in this thread. Raises what it raises."""
+    if isinstance(state, AsyncProgramState):
+        asyncio.run(aplay(function, state, arguments, time_limit))
+        return
+    executor = state.executor
+    try:
+        with _limited(executor, time_limit):
+            executor.ret_value = function(state, **arguments)
+            _refuse_coroutine(executor.ret_value, executor.program)
+            wait_for(executor.finish(), what="the end of the program")
+            for child, reached in _forks(executor):
+                reached.exception()
+                _look(child)
+    except BaseException as error:
+        executor.end(error)
+        raise
+    finally:
+        state._owner = None
+
+
+def play_quietly(
+    function: Callable[..., Any],
+    state: AnyState,
+    arguments: Mapping[str, Any],
+    time_limit: float | None = None,
+) -> None:
+    """For a thread of its own: the error is the state's, its readers see it."""
+    try:
+        play(function, state, arguments, time_limit)
+    except Exception as error:
+        state.executor.end(error)
+
+
+async def aplay(
+    function: Callable[..., Any],
+    state: AsyncProgramState,
+    arguments: Mapping[str, Any],
+    time_limit: float | None = None,
+) -> None:
+    """Run an `async def` program to its end in this task. Raises what it raises."""
+    executor = state.executor
+    limit = asyncio.timeout(time_limit)
+    try:
+        async with limit:
+            executor.ret_value = await function(state, **arguments)
+            await Awaited(executor.finish())
+            for child, reached in _forks(executor):
+                await asyncio.wait([asyncio.wrap_future(reached)])
+                _look(child)
+    except TimeoutError as error:
+        executor.end(_too_long(executor.program, time_limit) if limit.expired() else error)
+        if executor.error is not None and executor.error is not error:
+            raise executor.error from None
+        raise
+    except BaseException as error:
+        executor.end(error)
+        raise
+    finally:
+        state._owner = None
+
+
+def _refuse_coroutine(value: Any, program: str) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise InvalidRequest(
+            f"program {program!r} returned a coroutine: write it as `async def`, or await it"
+        )
+
+
+def _forks(executor: Executor) -> Iterator[tuple[Executor, Future[None]]]:
+    """Forks that were never joined, and theirs, with the future of their end."""
+    ends = [(child, child.finish()) for child in list(executor.children)]
+    for child, reached in ends:
+        yield child, reached
+        yield from _forks(child)
+
+
+def _look(child: Executor) -> None:
+    """An error that the program has not met anywhere else is met here."""
+    if child.error is not None and not child.error_seen:
+        raise child.error
+
+
+def _too_long(program: str, time_limit: float | None) -> RequestAborted:
+    return RequestAborted(f"program {program!r} did not end within its time_limit of {time_limit}s")
+
+
+@contextmanager
+def _limited(executor: Executor, seconds: float | None) -> Iterator[None]:
+    """End a state after some time. Its thread learns it at its next step with the state."""
+    if seconds is None:
+        yield
+        return
+    loop, reason = executor.backend.loop, str(_too_long(executor.program, seconds))
+    timers: list[asyncio.TimerHandle] = []
+
+    def begin() -> None:
+        timers.append(loop.call_later(seconds, executor.cancel, reason))
+
+    loop.call_soon_threadsafe(begin)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(lambda: timers[0].cancel())

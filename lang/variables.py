@@ -1,0 +1,83 @@
+"""Values that come later: set on the backend's event loop, read from any thread or loop."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any
+
+from radixgen.errors import RadixgenError
+from radixgen.lang.stream import Stream
+
+
+class Variable:
+    """A value that comes later, the text it is read from, and how it was made."""
+
+    __slots__ = ("meta", "stream", "value")
+
+    def __init__(self) -> None:
+        self.value: Future[Any] = Future()
+        self.stream = Stream()
+        self.meta: dict[str, Any] = {}
+
+    def settle(self, value: Any, meta: dict[str, Any] | None = None) -> None:
+        self.meta = meta or {}
+        if not self.value.done():
+            self.value.set_result(value)
+        self.stream.close()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.value.done():
+            self.value.set_exception(error)
+        self.stream.close(error)
+
+
+def constant(value: Any) -> Variable:
+    """A variable that has its value already."""
+    variable = Variable()
+    variable.stream.push(value if isinstance(value, str) else str(value))
+    variable.settle(value)
+    return variable
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def wait_for(future: Future[Any], *, what: str) -> Any:
+    """Block for a value, on a thread that may be blocked."""
+    running = running_loop()
+    if running is None or future.done():
+        return future.result()
+    raise RadixgenError(
+        f"{what} is not there yet, and waiting for it here would block the event loop {running!r}: "
+        "make the program an `async def` and await it"
+    )
+
+
+class Awaited:
+    """A value of another event loop, to be awaited in this one, any number of times.
+
+    `saw` is told of an error that the awaiter gets.
+    """
+
+    __slots__ = ("_future", "_saw")
+
+    def __init__(
+        self, future: Future[Any], saw: Callable[[BaseException], None] | None = None
+    ) -> None:
+        self._future = future
+        self._saw = saw
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            if self._future.done():
+                return self._future.result()
+            return (yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__())
+        except BaseException as error:
+            if self._saw is not None:
+                self._saw(error)
+            raise
