@@ -26,7 +26,7 @@ from radixgen.types import OptionValue
 
 MAX_SOURCE = 2_000_000  # characters of a grammar
 MAX_NESTING = 64  # groups within groups
-MAX_RULES = 50_000
+MAX_RULES = 20_000
 MAX_PARTS = 100_000  # of one sequence or choice, once flattened
 MAX_REPEAT = 1_000_000
 

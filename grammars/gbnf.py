@@ -47,6 +47,7 @@ class _Token(NamedTuple):
 _TOKENS = re.compile(
     r"""
     (?P<blank>(?:[\ \t\r\n]|\#[^\n]*)+)
+  | (?P<macro>(?:TagDispatch|Token|ExcludeToken)[ \t]*\()
   | (?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)
   | (?P<defines>::=)
   | (?P<literal>"(?:[^"\\\n]|\\.)*")
@@ -139,7 +140,7 @@ class _Parser:
         where = self._where(token)
         match token.kind:
             case "name":
-                return self._name(token, where)
+                return self.rules.mention(token.text, where)
             case "literal":
                 return literal(_unescaped(token.text[1:-1], where).encode())
             case "class":
@@ -157,11 +158,6 @@ class _Parser:
             return inner
         raise InvalidGrammar(f"{token.text!r} has nothing before it to apply to", where)
 
-    def _name(self, token: _Token, where: str) -> Node:
-        if token.text in ("TagDispatch", "Token", "ExcludeToken") and self._peek().text == "(":
-            raise InvalidGrammar(f"{token.text}(…) is not supported; use a structural tag", where)
-        return self.rules.mention(token.text, where)
-
     def _repeats(self, item: Node) -> Node:
         while self._peek().kind == "counts" or self._peek().text in ("*", "+", "?"):
             token = self._next()
@@ -178,6 +174,10 @@ def _tokens(source: str) -> list[_Token]:
         if match is None:
             shown = source[at : at + 20].splitlines()[0]
             raise InvalidGrammar(f"cannot read {shown!r}", place(source, at))
+        if match.lastgroup == "macro":
+            raise InvalidGrammar(
+                f"{match[0]}…) is not supported; use a structural tag", place(source, at)
+            )
         if match.lastgroup != "blank":
             tokens.append(_Token(str(match.lastgroup), match[0], at))
         at = match.end()

@@ -306,11 +306,12 @@ class _Walk:
 
     def item(self, tree: "Tree[Token] | Token") -> Node:
         """The expression of a part of the tree."""
-        self._depth += 1
-        if self._depth > 4 * MAX_NESTING:  # a group is four levels of the tree
+        group = getattr(tree, "data", "") == "alternatives"
+        self._depth += group
+        if self._depth > MAX_NESTING + 1:
             raise InvalidGrammar(f"groups nest more than {MAX_NESTING} deep", _where(tree))
         node = self._item(tree, _where(tree))
-        self._depth -= 1
+        self._depth -= group
         return node
 
     def _item(self, tree: Any, where: str) -> Node:
