@@ -7,6 +7,7 @@ Knows expressions without rules. Knows no stack, no grammar and no token.
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from weakref import WeakSet
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import (
@@ -197,6 +198,15 @@ def lowest_bit(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
+# Expressions that a front end has proven to denote something, by a shorter way than a search here.
+_proven: "WeakSet[Expr]" = WeakSet()
+
+
+def state_not_empty(node: Expr) -> None:
+    """Let `is_empty` answer for this expression without a search. Only for what is proven."""
+    _proven.add(node)
+
+
 def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
     """Whether no string is in `node`. `known` keeps answers between calls.
 
@@ -205,7 +215,16 @@ def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
     """
     if not facts(node).boolean:
         return node is EMPTY  # the constructors drop every empty part
+    if node in _proven:
+        return False
     known = {} if known is None else known
+    match node:
+        case Concat():
+            return any(is_empty(part, known) for part in node.args)
+        case Union():
+            return all(is_empty(part, known) for part in node.args)
+        case Repeat():
+            return node.low > 0 and is_empty(node.item, known)
     if node not in known:
         _search(node, known)
     return known[node]

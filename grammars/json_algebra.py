@@ -240,6 +240,8 @@ class Algebra:
                 return self._exactly_one(nodes, kind) if sign else self._not_one(nodes, kind)
             case ("if", test, then, other):
                 return self._conditional(test, then, other, kind, sign)
+            case ("looks", _):  # an `if` alone: it matters for what was evaluated
+                return self.every(kind) if sign else NONE[kind]
             case ("dependencies", node, name, then):
                 return self._dependency(node, name, then, kind, sign)
         raise AssertionError(term)

@@ -8,9 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import is_empty
-from radixgen.grammars.encode import json_string, utf8
+from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import (
     ANY_CHAR,
     EMPTY,
@@ -28,7 +26,8 @@ from radixgen.grammars.expr import (
 )
 from radixgen.grammars.json_layout import INSIDE, QUOTE
 from radixgen.grammars.json_shapes import ANYTHING, Goal, Keys, ObjectShape, is_never
-from radixgen.grammars.json_texts import any_of, matches, spelled
+from radixgen.grammars.json_texts import any_of, encoded, matches, spelled
+from radixgen.grammars.text_emptiness import text_is_empty
 
 MAX_CLASSES = 128
 
@@ -95,10 +94,7 @@ def _is_void(one: KeyClass) -> bool:
     """Whether a class is known to have no names."""
     if len(one.inside) + len(one.outside) < 2:
         return False
-    try:
-        return is_empty(utf8(_language(one)))
-    except InvalidGrammar:  # too large to decide here; the automaton may not have to
-        return False
+    return text_is_empty(_language(one)) is True
 
 
 def _language(one: KeyClass) -> Expr:
@@ -119,7 +115,7 @@ def key_text(one: KeyClass, declared: Sequence[str], rules: RuleSet) -> Node:
     language = _language(one)
     if held:
         language = conj(language, complement(any_of(sorted(held))))
-    return concat(QUOTE, json_string(language), QUOTE)
+    return concat(QUOTE, encoded(language), QUOTE)
 
 
 class _Others:

@@ -197,8 +197,10 @@ def objects(node: Schema, names: Names) -> ObjectShape | None:
         for name in sorted(keys.names):
             goals.setdefault(name, ANYTHING)
     high = value.get("maxProperties")
+    declared = tuple(value.get("properties") or ())
     return ObjectShape(
         goals,
+        (declared,) if declared else (),
         frozenset(required),
         tuple(every),
         low=whole(value.get("minProperties", 0)),
@@ -256,7 +258,8 @@ def object_constant(node: Schema, pointer: str, value: dict[str, Any]) -> Object
         for name, inner in value.items()
     }
     names = frozenset(value)
-    return ObjectShape(goals, names, ((Keys(names), goal(document.false)),))
+    rest = (Keys(names), goal(document.false))
+    return ObjectShape(goals, (tuple(value),), names, (rest,))
 
 
 def not_objects(node: Schema, names: Names) -> Iterable[ObjectShape]:
@@ -296,7 +299,7 @@ def not_object_constant(node: Schema, pointer: str, value: dict[str, Any]) -> It
 
 def has(name: str, wanted: Goal) -> ObjectShape:
     """Objects with a member of that name and goal."""
-    return ObjectShape({name: wanted}, frozenset((name,)))
+    return ObjectShape({name: wanted}, required=frozenset((name,)))
 
 
 def lacks(node: Schema, name: str) -> ObjectShape:

@@ -1,9 +1,10 @@
 """The grammar of an object shape.
 
-A lazy rule stands for what came so far: in declared order how many of the declared names were
-passed, in any order which of them were seen; and, only where it matters, how many members there
-are and which members that have to exist are still missing. Names that are not declared come behind
-the declared ones, or anywhere in any order.
+A lazy rule stands for what came so far: in declared order how far each chain of declared names was
+passed, in any order which names were seen; and, only where it matters, how many members there are
+and which members that have to exist are still missing. Names that no schema declares come behind
+the declared ones, or anywhere in any order. Chains of several schemas mix freely, and a name that
+is required but declared nowhere is a chain of its own.
 
 A name is never written twice if it is declared. An undeclared one may come twice, of which readers
 keep the last: so such members count once at most towards a lower bound, and a member that has to
@@ -41,12 +42,12 @@ class Context(Protocol):
 class Progress:
     """What came so far, as far as it matters.
 
-    `place`: declared names passed, or, in any order, the bits of those seen. `members`: their
+    `place`: how many names of each chain were passed. `members`: their
     number, up to the bound that matters. `missing`: indices of members that have to exist and do
     not yet. `bound`: those that an undeclared name has fulfilled.
     """
 
-    place: int = 0
+    place: tuple[int, ...] = ()
     members: int = 0
     missing: frozenset[int] = frozenset()
     bound: frozenset[int] = frozenset()
@@ -66,20 +67,35 @@ class ObjectRules:
             for name, wanted in self._goals.items()
             if name in shape.required or not is_never(wanted)
         ]
-        self._required = [name in shape.required for name in self._names]
-        self._needed = [i for i, required in enumerate(self._required) if required]
-        self._bits = sum(1 << i for i in self._needed)
+        self._chains = self._find_chains()
+        self._last = [self._last_required(chain) for chain in self._chains]
+        self._ends = tuple(map(len, self._chains))
         self._counting = shape.low > 0 or shape.high is not None
         self._cap = shape.low if shape.high is None else shape.high
-        self._plain: dict[int, Node] = {}
+        self._plain: dict[str, Node] = {}
         self._sure: bool | None = None
 
     def start(self) -> Node:
         """The whole object."""
-        first = Progress(missing=frozenset(range(len(self._shape.some))))
+        missing = frozenset(range(len(self._shape.some)))
+        first = Progress((0,) * len(self._chains), missing=missing)
         self._check_low()
         empty = literal(b"}") if self._may_close(first) else EMPTY
         return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
+
+    def _find_chains(self) -> list[tuple[str, ...]]:
+        """The names by chain; in any order each is a chain of its own."""
+        if self._context.any_order:
+            return [(name,) for name in self._names]
+        live = set(self._names)
+        chains = [tuple(n for n in chain if n in live) for chain in self._shape.chains]
+        alone = live.difference(*self._shape.chains)
+        return [c for c in chains if c] + [(name,) for name in self._names if name in alone]
+
+    def _last_required(self, chain: tuple[str, ...]) -> int:
+        """The index of the last required name of a chain; -1 without one."""
+        found = (i for i, name in enumerate(chain) if name in self._shape.required)
+        return max(found, default=-1)
 
     @cached_property
     def classes(self) -> list[tuple[KeyClass, Node]]:
@@ -96,9 +112,9 @@ class ObjectRules:
     def _check_low(self) -> None:
         """Lower bounds that the required members meet need no counting; others may be refused."""
         low = self._shape.low
-        if low <= len(self._needed):
+        if low <= len(self._shape.required):
             self._counting = self._shape.high is not None
-        elif low > len(self._needed) + 1 and self.classes:
+        elif low > len(self._shape.required) + 1 and self.classes:
             self._context.refuse(
                 "minProperties",
                 self._owner,
@@ -111,7 +127,7 @@ class ObjectRules:
         if self._counting or self._shape.some:
             return None
         if self._sure is None:
-            goals = (self._goals[self._names[index]] for index in self._needed)
+            goals = (self._goals[name] for name in self._shape.required)
             self._sure = all(map(self._context.surely, goals))
         return self._sure or None
 
@@ -120,9 +136,7 @@ class ObjectRules:
     def _may_close(self, now: Progress) -> bool:
         if now.missing or (self._counting and now.members < self._shape.low):
             return False
-        if self._context.any_order:
-            return now.place & self._bits == self._bits
-        return not self._needed or self._needed[-1] < now.place
+        return all(place > last for place, last in zip(now.place, self._last, strict=True))
 
     def _member(self, now: Progress) -> Rule:
         """One more member, and what follows."""
@@ -131,7 +145,7 @@ class ObjectRules:
         return self._context.rules.rule(key, lambda: self._members(now), productive)
 
     def _needed_after(self, now: Progress) -> bool:
-        return bool(self._needed) and not self._may_close(now)
+        return bool(self._shape.required) and not self._may_close(now)
 
     def _after(self, now: Progress) -> Rule:
         key = ("after member", self._shape, now)
@@ -144,34 +158,39 @@ class ObjectRules:
     def _members(self, now: Progress) -> Node:
         if self._shape.high is not None and now.members >= self._shape.high:
             return EMPTY
-        if self._context.any_order:
-            places = [i for i in range(len(self._names)) if not now.place >> i & 1]
-            others = True
-        else:
-            behind = [i for i in self._needed if i >= now.place]
-            last = behind[0] if behind else len(self._names) - 1
-            places = list(range(now.place, last + 1))
-            others = not behind
-        found = [self._declared(now, index) for index in places]
-        if others:
+        found = [
+            self._declared(now, chain, index)
+            for chain, place in enumerate(now.place)
+            for index in range(place, self._reach(chain, place))
+        ]
+        passed = all(place > last for place, last in zip(now.place, self._last, strict=True))
+        if passed or self._context.any_order:
             found.extend(self._undeclared(now))
         return union(*found)
 
+    def _reach(self, chain: int, place: int) -> int:
+        """Behind the first required name of a chain from `place` on, or behind the chain."""
+        names = self._chains[chain]
+        for index in range(place, len(names)):
+            if names[index] in self._shape.required:
+                return index + 1
+        return len(names)
+
     # --- declared names ------------------------------------------------------------------------
 
-    def _declared(self, now: Progress, index: int) -> Node:
+    def _declared(self, now: Progress, chain: int, index: int) -> Node:
         """The member of that name."""
-        plain = not self._counting and not self._shape.some and not self._context.any_order
-        found = self._plain.get(index) if plain else None
+        name = self._chains[chain][index]
+        plain = not self._counting and not self._shape.some and len(self._chains) == 1
+        found = self._plain.get(name) if plain else None
         if found is None:
-            found = self._named(now, index)
+            place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
+            found = self._named(now, name, place)
             if plain:
-                self._plain[index] = found
+                self._plain[name] = found
         return found
 
-    def _named(self, now: Progress, index: int) -> Node:
-        name = self._names[index]
-        place = now.place | 1 << index if self._context.any_order else index + 1
+    def _named(self, now: Progress, name: str, place: tuple[int, ...]) -> Node:
         after = self._counted(replace(now, place=place))
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
@@ -202,7 +221,7 @@ class ObjectRules:
     # --- all other names -----------------------------------------------------------------------
 
     def _undeclared(self, now: Progress) -> Iterator[Node]:
-        place = now.place if self._context.any_order else len(self._names)
+        place = now.place if self._context.any_order else self._ends
         after = self._counted(replace(now, place=place))
         for one, text in self.classes:
             wanted = one.goal

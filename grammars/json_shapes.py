@@ -57,13 +57,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectShape:
-    """Members by name, in the order they are written, and rules over all others.
+    """Members by name and rules over all others.
 
-    `goals` has every name that is spoken of. `every` holds of each member whose name is among the
-    keys; `some` has to exist. `low` and `high` count members.
+    `goals` has every name that is spoken of. `chains` are the orders in which schemas declare
+    names; no name is in two of them. `every` holds of each member whose name is among the keys;
+    `some` has to exist. `low` and `high` count members.
     """
 
     goals: Mapping[str, Goal] = field(default_factory=dict)
+    chains: tuple[tuple[str, ...], ...] = ()
     required: frozenset[str] = frozenset()
     every: tuple[tuple[Keys, Goal], ...] = ()
     some: tuple[Member, ...] = ()
@@ -131,6 +133,7 @@ def meet_objects(one: ObjectShape, other: ObjectShape, never: Never) -> ObjectSh
         goals[name] = goals.get(name, ANYTHING) | wanted
     shape = ObjectShape(
         goals,
+        _chained(one.chains, other.chains),
         one.required | other.required,
         one.every + tuple(e for e in other.every if e not in one.every),
         one.some + tuple(m for m in other.some if m not in one.some),
@@ -138,6 +141,17 @@ def meet_objects(one: ObjectShape, other: ObjectShape, never: Never) -> ObjectSh
         lesser(one.high, other.high),
     )
     return None if hopeless_object(shape, never) else shape
+
+
+def _chained(
+    one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], ...]
+) -> tuple[tuple[str, ...], ...]:
+    """The orders of both, where the first to declare a name places it."""
+    if not one or not other or one == other:
+        return one or other
+    taken = {name for chain in one for name in chain}
+    more = (tuple(name for name in chain if name not in taken) for chain in other)
+    return one + tuple(chain for chain in more if chain)
 
 
 def hopeless_object(shape: ObjectShape, never: Never) -> bool:

@@ -37,7 +37,9 @@ def _terms(node: Schema) -> Iterator[Term]:
             yield (keyword, node.children(keyword))
     if "not" in value:
         yield ("not", node.child("not"))
-    if "if" in value and ("then" in value or "else" in value):
+    if "if" in value and "then" not in value and "else" not in value:
+        yield ("looks", node.child("if"))
+    elif "if" in value:
         then = node.child("then") if "then" in value else document.true
         other = node.child("else") if "else" in value else document.true
         yield ("if", node.child("if"), then, other)

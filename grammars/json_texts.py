@@ -10,14 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from radixgen.grammars.derivative import derivative, facts
-from radixgen.grammars.encode import utf8
+from radixgen.grammars.derivative import derivative, facts, state_not_empty
+from radixgen.grammars.encode import json_string, utf8
 from radixgen.grammars.expr import (
     ANY_CHAR,
     EMPTY,
     EPSILON,
+    And,
     Expr,
     Node,
+    Not,
+    Repeat,
     chars,
     complement,
     concat,
@@ -26,6 +29,7 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
+from radixgen.grammars.text_emptiness import is_boolean, text_is_empty
 
 ANY_TEXT = star(ANY_CHAR)
 assert isinstance(ANY_TEXT, Expr)
@@ -69,8 +73,8 @@ class Texts:
         return language(complement(self.as_expr()))
 
     def is_empty(self) -> bool:
-        """Whether it is known to be empty; exact for finite sets."""
-        return not self.finite if self.finite is not None else self.expr is EMPTY
+        """Whether it is known to be empty."""
+        return not self.finite if self.finite is not None else text_is_empty(self.expr) is True
 
     def members(self) -> frozenset[str] | None:
         return self.finite
@@ -168,6 +172,24 @@ def _recogniser(expr: Expr) -> Recogniser:
 def matches(expr: Expr, value: str) -> bool:
     """Whether a text is in the language of a text expression."""
     return expr is ANY_TEXT or _recogniser(expr).matches(value)
+
+
+@lru_cache(4096)
+def encoded(expr: Expr) -> Expr:
+    """A text expression as the inside of a JSON string, `EMPTY` if that is known."""
+    if not is_boolean(expr):
+        return json_string(expr)
+    empty = text_is_empty(expr)
+    if empty:
+        return EMPTY
+    found = json_string(expr)
+    if isinstance(expr, And | Not):
+        if empty is False:
+            state_not_empty(found)
+    else:
+        for part in expr.args[:1] if isinstance(expr, Repeat) else expr.args:
+            encoded(part)  # for what it proves
+    return found
 
 
 def spelled(value: str) -> bytes:

@@ -124,6 +124,8 @@ class Cases:
                 return list(self._choices(node, term, nodes, kind))
             case ("if", test, then, other):
                 return self._conditional(test, then, other, kind)
+            case ("looks", test):
+                return self._conditional(test, node.document.true, node.document.true, kind)
             case ("dependencies", owner, name, Schema() as then):
                 return self._dependency(owner, name, then, kind)
         return [(self._algebra.term(term, kind, True), NOTHING)]

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
@@ -20,7 +19,7 @@ from radixgen.grammars.json_layout import ANY_STRING, QUOTE, WORDS, Layout, Lite
 from radixgen.grammars.json_objects import ObjectRules
 from radixgen.grammars.json_shapes import ANYTHING, Goal, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
-from radixgen.grammars.json_texts import EVERY, Texts, spelled
+from radixgen.grammars.json_texts import EVERY, Texts, encoded, spelled
 
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
 
@@ -74,7 +73,7 @@ class Values:
         if texts is EVERY:
             return ANY_STRING
         if texts.finite is None:
-            return concat(QUOTE, json_string(texts.expr), QUOTE)
+            return concat(QUOTE, encoded(texts.expr), QUOTE)
         literals = sorted(map(spelled, texts.finite))
         self._kept.append(literals)
         return Literals(literals, self.rules).node()

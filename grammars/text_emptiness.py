@@ -1,0 +1,189 @@
+"""Whether a text expression denotes any text: a search over code points, before any encoding.
+
+Knows text expressions. A search over bytes gives the same answer, as an encoding spells every code
+point; here a class of code points is one step, not a tree of bytes, and the shortest text is found
+first.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from radixgen.grammars.derivative import alternatives
+from radixgen.grammars.expr import (
+    ANY_CHAR,
+    EMPTY,
+    EPSILON,
+    And,
+    Chars,
+    Concat,
+    Expr,
+    Literal,
+    Node,
+    Not,
+    Repeat,
+    Union,
+    complement,
+    concat,
+    conj,
+    repeat,
+)
+
+MAX_STATES = 3000
+
+
+@lru_cache(4096)
+def text_is_empty(expr: Expr) -> bool | None:
+    """Whether no text is in the language; None where MAX_STATES steps do not tell."""
+    if not is_boolean(expr):
+        return expr is EMPTY  # the constructors drop every empty part
+    match expr:
+        case Concat():
+            return _any(map(text_is_empty, expr.args))
+        case Union():
+            return _all(map(text_is_empty, expr.args))
+        case Repeat():
+            return text_is_empty(expr.item) if expr.low else False
+    return _search(expr)
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    found = set(answers)
+    return True if True in found else (None if None in found else False)
+
+
+def _all(answers: Iterable[bool | None]) -> bool | None:
+    found = set(answers)
+    return False if False in found else (None if None in found else True)
+
+
+def _search(expr: Expr) -> bool | None:
+    """Look for a derivative that plainly denotes some text.
+
+    Depth first for a while, as one long text is found soonest so; then breadth first, as the way
+    down may have no end in reach.
+    """
+    if _nullable(expr):
+        return False
+    found = _explore(expr, MAX_STATES // 10, deque.pop)
+    return _explore(expr, MAX_STATES, deque.popleft) if found is None else found
+
+
+def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool | None:
+    waiting, seen = deque((expr,)), {expr}
+    while waiting:
+        here = take(waiting)
+        for point in _representatives(_first(here)):
+            there = _derivative(here, point)
+            if there is EMPTY or there in seen:
+                continue
+            if _nullable(there) or not is_boolean(there):
+                return False
+            seen.add(there)
+            waiting.append(there)
+        if len(seen) > most:
+            return None
+    return True
+
+
+@lru_cache(8192)
+def is_boolean(node: Node) -> bool:
+    """Whether an intersection or complement is somewhere in it."""
+    match node:
+        case And() | Not():
+            return True
+        case Concat() | Union():
+            return any(map(is_boolean, node.args))
+        case Repeat():
+            return is_boolean(node.item)
+    return False
+
+
+@lru_cache(8192)
+def _nullable(node: Node) -> bool:
+    match node:
+        case Literal():
+            return not node.value
+        case Concat() | And():
+            return all(map(_nullable, node.args))
+        case Union():
+            return any(map(_nullable, node.args))
+        case Repeat():
+            return node.low == 0 or _nullable(node.item)
+        case Not():
+            return not _nullable(node.item)
+    return False
+
+
+@lru_cache(8192)
+def _first(node: Node) -> frozenset[Chars]:
+    """The classes that a first code point may be told apart by."""
+    match node:
+        case Chars():
+            return frozenset((node,))
+        case Concat():
+            found: frozenset[Chars] = frozenset()
+            for part in node.args:
+                found |= _first(part)
+                if not _nullable(part):
+                    break
+            return found
+        case Repeat():
+            return _first(node.item)
+        case Union() | And() | Not():
+            return frozenset().union(*map(_first, node.args))
+    return frozenset()
+
+
+@lru_cache(1024)
+def _representatives(classes: frozenset[Chars]) -> tuple[int, ...]:
+    """One code point of each way to be in some of the classes and not in the others."""
+    events: dict[int, int] = {}
+    for index, one in enumerate((ANY_CHAR, *classes)):
+        assert isinstance(one, Chars)
+        for low, high in one.ranges:
+            events[low] = events.get(low, 0) ^ 1 << index
+            events[high + 1] = events.get(high + 1, 0) ^ 1 << index
+    inside = 0
+    found: dict[int, int] = {}
+    for point in sorted(events):
+        inside ^= events[point]
+        if inside & 1:  # a code point that a text may hold
+            found.setdefault(inside, point)
+    return tuple(found.values())
+
+
+def _derivative(node: Expr, point: int) -> Expr:
+    """The texts that follow `point` in texts of the expression."""
+    match node:
+        case Chars():
+            return EPSILON if any(low <= point <= high for low, high in node.ranges) else EMPTY
+        case Concat():
+            found = []
+            for index, part in enumerate(node.args):
+                found.append(_expr(concat(_derivative(part, point), *node.args[index + 1 :])))
+                if not _nullable(part):
+                    break
+            return alternatives(found)
+        case Union():
+            return alternatives(_derivative(part, point) for part in node.args)
+        case Repeat():
+            high = None if node.high is None else node.high - 1
+            rest = repeat(node.item, max(node.low - 1, 0), high)
+            return _expr(concat(_derivative(node.item, point), rest))
+        case And():
+            return conj(*(_part_derivative(part, point) for part in node.args))
+        case Not():
+            return complement(_part_derivative(node.item, point))
+    return EMPTY
+
+
+@lru_cache(1 << 15)
+def _part_derivative(node: Expr, point: int) -> Expr:
+    """The same, kept: the parts of an intersection go through few states, their pairs many."""
+    return _derivative(node, point)
+
+
+def _expr(node: Node) -> Expr:
+    assert isinstance(node, Expr)  # text expressions hold no rule
+    return node
