@@ -45,7 +45,9 @@ from radixgen.grammars.expr import (
     EPSILON,
     Expr,
     Node,
+    Repeat,
     RuleSet,
+    Union,
     chars,
     complement,
     concat,
@@ -230,7 +232,8 @@ class _Grammar:
     def _read_ignored(self) -> Node:
         walk = _Walk(lambda item: item, self._terminals.mention)
         ignored = [walk.item(s.children[0]) for s in self._by_kind.get("ignore", ())]
-        return star(utf8(union(*ignored)))
+        parts = [part for item in ignored for part in _alternatives(item)]
+        return star(utf8(union(*parts)))
 
     def _define_rules(self) -> None:
         rules = self._by_kind.get("rule", ())
@@ -272,6 +275,15 @@ class _Grammar:
         walk = self._walk(dict(zip(parameters, arguments, strict=True)))
         key = ("template", str(name), *arguments)
         return self._rules.instance(key, lambda: walk.item(statement.children[-1]))
+
+
+def _alternatives(node: Node) -> list[Node]:
+    """What to choose between under a star: x+ there is x, which has fewer readings."""
+    found: tuple[Node, ...] = node.args if isinstance(node, Union) else (node,)
+    return [
+        part.item if isinstance(part, Repeat) and part.low <= 1 and part.high is None else part
+        for part in found
+    ]
 
 
 def _names(children: "list[Any]") -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from radixgen.errors import ConfigError, InvalidRequest, RadixgenError
 from radixgen.launch import Runtime, make_config
@@ -86,10 +87,10 @@ def run(app: Callable[[], Any]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILURE
     except (InvalidRequest, ConfigError) as error:
-        err.print("[bold red]error:[/]", str(error), markup=True)
+        err.print("[bold red]error:[/]", escape(str(error)))
         return USAGE
     except RadixgenError as error:
-        err.print("[bold red]error:[/]", str(error))
+        err.print("[bold red]error:[/]", escape(str(error)))
         return FAILURE
     except KeyboardInterrupt:
         err.print("interrupted")
