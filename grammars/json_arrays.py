@@ -62,6 +62,14 @@ class ArrayRules:
         empty = literal(b"]") if self._may_close(first) else EMPTY
         return concat(opened, union(empty, self._next(first)))
 
+    def goals(self) -> Iterator[Goal]:
+        """Every goal that an item may get."""
+        nothing = Progress(counts=(0,) * len(self._shape.counts))
+        size = min(max(len(self._shape.prefix), *(c.start for c in self._shape.counts), 0), 100)
+        for index in range(size + 1):
+            now = replace(nothing, items=index)
+            yield from (wanted for wanted, _ in self._ways(self._shape.goal_of(index), now, 0))
+
     # --- arrays whose items do not depend on each other ----------------------------------------
 
     def _plain(self) -> Node:

@@ -51,11 +51,12 @@ class Checker:
         self._notes = notes
         self._formats = formats
         self._waiting: list[Schema] = []
+        self._before: dict[Schema, list[Schema]] = {}  # what leads to a schema
+        self._hard: list[Schema] = []
 
-    def run(self) -> set[str]:
-        """Check everything that the root reaches; the keywords that were met."""
+    def run(self) -> None:
+        """Check everything that the root reaches."""
         seen: set[int] = {id(self._document.true), id(self._document.false)}
-        met: set[str] = set()
         self._waiting.append(self._document.root)
         while self._waiting:
             node = self._waiting.pop()
@@ -64,9 +65,23 @@ class Checker:
             seen.add(id(node))
             if len(seen) > MAX_SCHEMAS:
                 raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
-            met.update(node.value)
+            size = len(self._waiting)
             self._check(node)
-        return met
+            if not _HARD.isdisjoint(node.value):
+                self._hard.append(node)
+            for inner in self._waiting[size:]:
+                self._before.setdefault(inner, []).append(node)
+
+    def hard(self) -> set[Schema]:
+        """The schemas that reach one whose enforceability shows only when it is worked out."""
+        found: set[Schema] = set()
+        waiting = self._hard[:]
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting.extend(self._before.get(node, ()))
+        return found
 
     def _check(self, node: Schema) -> None:
         value = node.value
@@ -249,6 +264,22 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
+# Keywords that may turn out to need too many alternatives, or to be of no regular kind.
+_HARD = frozenset(
+    (
+        "uniqueItems",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "minProperties",
+        "maxProperties",
+        "oneOf",
+        "not",
+        "if",
+        "dependencies",
+        "dependentSchemas",
+        "patternProperties",
+    )
+)
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",

@@ -42,12 +42,14 @@ class Context(Protocol):
 class Progress:
     """What came so far, as far as it matters.
 
-    `place`: how many names of each chain were passed. `members`: their
+    `place`: how many names of each chain were passed. `seen`: the bits of names that stand alone.
+    `members`: their
     number, up to the bound that matters. `missing`: indices of members that have to exist and do
     not yet. `bound`: those that an undeclared name has fulfilled.
     """
 
     place: tuple[int, ...] = ()
+    seen: int = 0
     members: int = 0
     missing: frozenset[int] = frozenset()
     bound: frozenset[int] = frozenset()
@@ -67,7 +69,8 @@ class ObjectRules:
             for name, wanted in self._goals.items()
             if name in shape.required or not is_never(wanted)
         ]
-        self._chains = self._find_chains()
+        self._chains, self._alone = self._find_chains()
+        self._bits = sum(1 << i for i, n in enumerate(self._alone) if n in shape.required)
         self._last = [self._last_required(chain) for chain in self._chains]
         self._ends = tuple(map(len, self._chains))
         self._counting = shape.low > 0 or shape.high is not None
@@ -83,14 +86,16 @@ class ObjectRules:
         empty = literal(b"}") if self._may_close(first) else EMPTY
         return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
 
-    def _find_chains(self) -> list[tuple[str, ...]]:
-        """The names by chain; in any order each is a chain of its own."""
+    def _find_chains(self) -> tuple[list[tuple[str, ...]], list[str]]:
+        """The names by chain, and those that stand alone; in any order all of them do."""
         if self._context.any_order:
-            return [(name,) for name in self._names]
+            return [], self._names
         live = set(self._names)
         chains = [tuple(n for n in chain if n in live) for chain in self._shape.chains]
         alone = live.difference(*self._shape.chains)
-        return [c for c in chains if c] + [(name,) for name in self._names if name in alone]
+        alone.update(chain[0] for chain in chains[1:] if len(chain) == 1)
+        kept = [c for c in chains if c and c[0] not in alone]
+        return kept, [name for name in self._names if name in alone]
 
     def _last_required(self, chain: tuple[str, ...]) -> int:
         """The index of the last required name of a chain; -1 without one."""
@@ -131,10 +136,28 @@ class ObjectRules:
             self._sure = all(map(self._context.surely, goals))
         return self._sure or None
 
+    def goals(self) -> Iterator[Goal]:
+        """Every goal that a member's value may get."""
+        whole = frozenset(range(len(self._shape.some)))
+        for name in self._names:
+            open_to = [e for e in whole if self._shape.some[e].keys.hold(name)]
+            yield from (wanted for wanted, _ in self._fulfilling(self._goals[name], whole, open_to))
+        for one, _ in self.classes:
+            bound = one.goal.union(*(self._shape.some[index].goal for index in one.some))
+            for begun in (one.goal, bound):
+                ways = self._fulfilling(begun, whole, sorted(one.some))
+                yield from (wanted for wanted, _ in ways)
+
     # --- what may come next --------------------------------------------------------------------
 
     def _may_close(self, now: Progress) -> bool:
         if now.missing or (self._counting and now.members < self._shape.low):
+            return False
+        return self._passed(now)
+
+    def _passed(self, now: Progress) -> bool:
+        """Whether every required name was seen."""
+        if now.seen & self._bits != self._bits:
             return False
         return all(place > last for place, last in zip(now.place, self._last, strict=True))
 
@@ -163,8 +186,10 @@ class ObjectRules:
             for chain, place in enumerate(now.place)
             for index in range(place, self._reach(chain, place))
         ]
-        passed = all(place > last for place, last in zip(now.place, self._last, strict=True))
-        if passed or self._context.any_order:
+        for index, name in enumerate(self._alone):
+            if not now.seen >> index & 1:
+                found.append(self._named(replace(now, seen=now.seen | 1 << index), name))
+        if self._context.any_order or self._passed(now):
             found.extend(self._undeclared(now))
         return union(*found)
 
@@ -181,17 +206,19 @@ class ObjectRules:
     def _declared(self, now: Progress, chain: int, index: int) -> Node:
         """The member of that name."""
         name = self._chains[chain][index]
-        plain = not self._counting and not self._shape.some and len(self._chains) == 1
+        alone = len(self._chains) == 1 and not self._alone
+        plain = alone and not self._counting and not self._shape.some
         found = self._plain.get(name) if plain else None
         if found is None:
             place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
-            found = self._named(now, name, place)
+            found = self._named(replace(now, place=place), name)
             if plain:
                 self._plain[name] = found
         return found
 
-    def _named(self, now: Progress, name: str, place: tuple[int, ...]) -> Node:
-        after = self._counted(replace(now, place=place))
+    def _named(self, now: Progress, name: str) -> Node:
+        """The member of that name, where `now` counts it as seen."""
+        after = self._counted(now)
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
         ways = [
@@ -221,8 +248,9 @@ class ObjectRules:
     # --- all other names -----------------------------------------------------------------------
 
     def _undeclared(self, now: Progress) -> Iterator[Node]:
-        place = now.place if self._context.any_order else self._ends
-        after = self._counted(replace(now, place=place))
+        after = self._counted(now)
+        if not self._context.any_order:
+            after = replace(after, place=self._ends, seen=(1 << len(self._alone)) - 1)
         for one, text in self.classes:
             wanted = one.goal
             for index in now.bound & one.some:

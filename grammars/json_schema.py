@@ -68,10 +68,15 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     document, notes = Document(source), Notes()
     refuse = _refusal(notes, strict=options.get("strict", True))
     formats = options.get("formats", "assert") == "assert"
-    Checker(document, refuse, notes, formats).run()
+    checker = Checker(document, refuse, notes, formats)
+    checker.run()
     algebra = Algebra(document, refuse, formats)
     any_order = options.get("property_order", "declared") == "any"
-    node = Values(algebra, rules, layout(options), any_order).value(goal(document.root))
+    values, root = Values(algebra, rules, layout(options), any_order), goal(document.root)
+    hard = checker.hard()
+    if document.root in hard:
+        values.explore(root, hard)
+    node = values.value(root)
     if not is_productive(node):
         raise InvalidGrammar("no value satisfies the schema", "#")
     return node, notes

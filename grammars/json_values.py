@@ -4,7 +4,7 @@ Owns the rule of a goal. What is inside objects and arrays is in `json_objects.p
 `json_arrays.py`; each calls back here for the values of members and items.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -17,10 +17,11 @@ from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import KINDS, admits, constants
 from radixgen.grammars.json_layout import ANY_STRING, QUOTE, WORDS, Layout, Literals, any_value
 from radixgen.grammars.json_objects import ObjectRules
-from radixgen.grammars.json_shapes import ANYTHING, Goal, is_never
+from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, encoded, spelled
 
+MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
 
 
@@ -33,6 +34,7 @@ class Values:
         self.layout = layout
         self.any_order = any_order
         self._nodes: dict[Goal, Node] = {}
+        self._containers: dict[Any, ObjectRules | ArrayRules] = {}
         self._kept: list[Any] = []  # what rule keys name by id
 
     def value(self, wanted: Goal) -> Node:
@@ -59,15 +61,42 @@ class Values:
         found = self.algebra.goal_set(wanted, kind)
         if not found:
             return ()
-        if kind == "object":
-            return [ObjectRules(self, shape, _owner(wanted)).start() for shape in found]
-        if kind == "array":
-            return [ArrayRules(self, shape).start() for shape in found]
+        if kind in ("object", "array"):
+            return [self._container(shape, wanted).start() for shape in found]
         if kind == "string":
             return [self._texts(found)]
         if kind == "number":
             return [number_text(found, self.rules)]
         return [WORDS[word] for word in sorted(found, key=str)]
+
+    def _container(self, shape: Any, wanted: Goal) -> ObjectRules | ArrayRules:
+        found = self._containers.get(shape)
+        if found is None:
+            if isinstance(shape, ObjectShape):
+                found = ObjectRules(self, shape, _owner(wanted))
+            else:
+                found = ArrayRules(self, shape)
+            self._containers[shape] = found
+        return found
+
+    def explore(self, root: Goal, hard: Collection[Schema]) -> None:
+        """Work out every goal below `root` that leads to a schema out of `hard`.
+
+        What cannot be enforced is so refused before any text is read. Raises InvalidGrammar.
+        """
+        waiting, seen = [root], {root}
+        while waiting:
+            wanted = waiting.pop()
+            if len(seen) > MAX_EXPLORED:
+                return
+            for kind in ("object", "array"):
+                for shape in self.algebra.goal_set(wanted, kind) if wanted else ():
+                    rules = self._container(shape, wanted)
+                    rules.start()
+                    for inner in rules.goals():
+                        if inner not in seen and any(node in hard for node, _ in inner):
+                            seen.add(inner)
+                            waiting.append(inner)
 
     def _texts(self, texts: Texts) -> Node:
         if texts is EVERY:
