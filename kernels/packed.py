@@ -95,6 +95,7 @@ def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tenso
             0 if wide_bias is None else wide_bias.data_ptr(),
             out.data_ptr(),
             is_half(out),
+            out.stride(0),
         ),
     )
     return out
@@ -118,6 +119,7 @@ def linear_float(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             0 if wide_bias is None else wide_bias.data_ptr(),
             out.data_ptr(),
             is_half(out),
+            out.stride(0),
         ),
     )
     return out

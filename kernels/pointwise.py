@@ -29,7 +29,7 @@ def norm(
             0 if total is None else total.data_ptr(),
             weight.data_ptr(),
             out.data_ptr(),
-            x.numel() // x.shape[-1],
+            x.shape[0],
             x.shape[-1],
             is_half(x),
             float_bits(eps),

@@ -101,7 +101,7 @@ BLOCK(1, 8)
 BLOCK(1, 1)
 
 /* 0 x, 1 row stride, 2 weight [outputs, columns], 3 half of x and weight, 4 rows, 5 columns,
- * 6 outputs, 7 bias float32 or 0, 8 out [rows, outputs], 9 half of out
+ * 6 outputs, 7 bias float32 or 0, 8 out, 9 half of out, 10 row stride of out
  */
 void rk_linear_float(const int64_t *arg, rk_thread *t) {
     int64_t x_stride = INT(1), rows = INT(4), columns = INT(5), outputs = INT(6), first, last;
@@ -130,7 +130,7 @@ void rk_linear_float(const int64_t *arg, rk_thread *t) {
             }
             for (int64_t i = 0; i < count; i++)
                 for (int64_t j = 0; j < outs; j++)
-                    put_any(PTR(void, 8), (r + i) * outputs + o + j,
+                    put_any(PTR(void, 8), (r + i) * INT(10) + o + j,
                             result[i * outs + j] + (bias ? bias[o + j] : 0.0f), half_out);
         }
     }

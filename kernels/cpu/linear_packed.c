@@ -131,7 +131,7 @@ static void finish(const vf *sum, int rows, const float *bias, void *out, int64_
 
 /* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
  * 6 x codes, 7 x scales, 8 x sums, 9 rows, 10 columns, 11 group, 12 bias float32 or 0,
- * 13 out [rows, outputs], 14 half of out
+ * 13 out, 14 half of out, 15 row stride of out
  */
 void rk_linear_packed(const int64_t *arg, rk_thread *t) {
     int64_t outputs = INT(5), rows = INT(9), columns = INT(10), groups = columns / INT(11);
@@ -150,8 +150,8 @@ void rk_linear_packed(const int64_t *arg, rk_thread *t) {
                              PTR(int32_t, 8) + row * groups, columns, groups};
             step = 1 << which;
             forms[INT(2)][which](code, scale, a, sum);
-            char *out = PTR(char, 13) + (row * outputs + n * 16) * (half ? 2 : 4);
-            finish(sum, (int)step, bias, out, outputs, count, half);
+            char *out = PTR(char, 13) + (row * INT(15) + n * 16) * (half ? 2 : 4);
+            finish(sum, (int)step, bias, out, INT(15), count, half);
         }
     }
 }

@@ -5,7 +5,8 @@
 
 /* out = x / sqrt(mean(x^2) + eps) * weight, and with a residual, total = x + residual first.
  * 0 x, 1 residual or 0, 2 total, 3 weight, 4 out, 5 rows, 6 size, 7 half, 8 eps, 9 x's row stride,
- * 10 group: x's rows come in groups of so many, which lie one size apart; 9 is the groups' stride.
+ * 10 group: each of x's rows is so many vectors of `size`, normed apart; the others hold them in
+ * rows * group rows of `size`.
  */
 void rk_norm(const int64_t *arg, rk_thread *t) {
     const void *x = PTR(void, 0), *residual = PTR(void, 1), *weight = PTR(void, 3);
@@ -13,7 +14,7 @@ void rk_norm(const int64_t *arg, rk_thread *t) {
     int64_t size = INT(6), stride = INT(9), group = INT(10), first, last;
     int half = (int)INT(7);
     float eps = FLOAT(8), *wide = rk_scratch(t, (size_t)size * 4 + 64);
-    rk_share(t, INT(5), &first, &last);
+    rk_share(t, INT(5) * group, &first, &last);
     for (int64_t row = first; row < last; row++) {
         int64_t from = row / group * stride + row % group * size, to = row * size, i = 0;
         vf squares = vf_set(0);
@@ -132,7 +133,7 @@ void rk_bitmask(const int64_t *arg, rk_thread *t) {
     }
 }
 
-/* Rows of a table.  0 table, 1 ids int64, 2 out, 3 rows, 4 bytes of a row. */
+/* Copies of rows.  0 table, 1 ids int64, 2 out, 3 rows, 4 bytes of a row. */
 void rk_gather(const int64_t *arg, rk_thread *t) {
     const int64_t *ids = PTR(int64_t, 1);
     int64_t bytes = INT(4), first, last;

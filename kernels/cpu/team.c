@@ -79,9 +79,11 @@ void *rk_scratch(rk_thread *t, size_t bytes) {
     return t->scratch;
 }
 
-static void run_share(rk_thread *t) {
-    for (int64_t i = 0; i < team.num_ops; i++) {
-        operations[team.ops[i].kind](team.ops[i].arg, t);
+/* The program is passed by value: a thread may still be leaving its last meeting when the caller
+ * has begun the next program. */
+static void run_share(rk_thread *t, const rk_op *ops, int64_t num_ops) {
+    for (int64_t i = 0; i < num_ops; i++) {
+        operations[ops[i].kind](ops[i].arg, t);
         rk_meet(t);
     }
 }
@@ -95,9 +97,11 @@ static void *work(void *argument) {
         while (atomic_load(&team.generation) == seen) pthread_cond_wait(&team.wake, &team.lock);
         seen = atomic_load(&team.generation);
         int takes_part = t->index < team.count;
+        const rk_op *ops = team.ops;
+        int64_t num_ops = team.num_ops;
         if (takes_part) t->count = team.count;
         pthread_mutex_unlock(&team.lock);
-        if (takes_part) run_share(t);
+        if (takes_part) run_share(t, ops, num_ops);
     }
     return NULL;
 }
@@ -149,7 +153,7 @@ int64_t rk_run(const rk_op *ops, int64_t num_ops, int64_t num_threads) {
         pthread_cond_broadcast(&team.wake);
     }
     pthread_mutex_unlock(&team.lock);
-    run_share(&team.threads[0]);
+    run_share(&team.threads[0], ops, num_ops);
     pthread_mutex_unlock(&team.running);
     return 0;
 }

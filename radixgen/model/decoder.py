@@ -19,6 +19,7 @@ from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.config import DecoderConfig
+from radixgen.model.fused import FusedForward, fits
 from radixgen.model.kv_cache import KVCache, KVLayout
 from radixgen.model.layers import Projection, embed
 from radixgen.model.rope import rope_table
@@ -70,6 +71,7 @@ class Decoder:
         cos, sin = rope_table(config.rope, config.head_dim, self.max_context)
         self._cos, self._sin = cos.to(self.device), sin.to(self.device)
         self._scale = config.head_dim**-0.5
+        self._fused: FusedForward | None = None
 
     def kv_layout(self, page_size: int, dtype: torch.dtype | None = None) -> KVLayout:
         """The form of this model's KV pages; `dtype` None is the compute dtype."""
@@ -79,8 +81,11 @@ class Decoder:
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of every token and return the normed hidden states [outputs, hidden]."""
         w = self.weights
-        cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         residual = embed(w.embedding, inputs.token_ids, self.dtype)
+        fused = self._fused_over(cache)
+        if fused is not None:
+            return fused(inputs, residual)
+        cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
         attention, outputs = inputs.attention, None
@@ -98,6 +103,14 @@ class Decoder:
             x = layer.down(silu_mul(layer.gate_up(x)))
             x, residual = self._add_norm(x, residual, next_norm)
         return x
+
+    def _fused_over(self, cache: KVCache) -> FusedForward | None:
+        """The forward pass as one call, where the C operations take this model and cache."""
+        if not fits(self, cache):
+            return None
+        if self._fused is None or self._fused.cache is not cache:
+            self._fused = FusedForward(self, cache, self._cos, self._sin)
+        return self._fused
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] from `forward` -> logits [rows, vocab], float32."""

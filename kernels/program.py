@@ -1,0 +1,178 @@
+"""Many operations as one call: recorded once with their buffers, then run with other sizes.
+
+Owns the record. Knows tensors and the C operations, nothing of layers.
+
+    record   norm(x, ...), linear(x, ...) ...   buffers have room for `max_rows` rows
+    run      tokens=7, plan=...                 names given for sizes and pointers are filled in
+
+Run this way the operations give the bits that they give one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixgen.errors import KernelError
+from radixgen.kernels.block_types import FORMS, PackedWeight
+from radixgen.kernels.library import ARGUMENTS, Kind, float_bits, is_half, library, num_threads
+from radixgen.kernels.packed import interleave
+
+Weight = Tensor | PackedWeight
+Word = int | str  # a number, or the name of one that `run` is given
+
+
+class Program:
+    """A list of operations under construction, and then in use.
+
+    All float tensors are of one dtype, float32 or bfloat16. `rows` is a name throughout. Tensors
+    that are read or written must not be resized or moved; the program keeps them alive.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        self.max_rows = max_rows
+        self._operations: list[list[Word]] = []
+        self._kept: list[object] = []
+        self._buffers: dict[tuple[str, int, torch.dtype], Tensor] = {}
+        self._words: np.ndarray | None = None
+        self._places: dict[str, np.ndarray] = {}
+
+    def buffer(self, name: str, columns: int, dtype: torch.dtype) -> Tensor:
+        """Room for max_rows rows of `columns`; the same room whenever the name is the same."""
+        key = (name, columns, dtype)
+        if key not in self._buffers:
+            with torch.inference_mode(False):  # so that any mode may write into it
+                self._buffers[key] = torch.zeros(self.max_rows, columns, dtype=dtype)
+        return self._buffers[key]
+
+    def add(self, kind: Kind, *arguments: Word | Tensor | None) -> None:
+        """Record an operation; a tensor stands for its address, None for 0."""
+        if self._words is not None:
+            raise KernelError("a program that has run cannot be added to")
+        words: list[Word] = [int(kind)]
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                self._kept.append(argument)
+                words.append(argument.data_ptr())
+            else:
+                words.append(argument or 0)
+        self._operations.append(words)
+
+    def norm(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        eps: float,
+        out: Tensor,
+        rows: str,
+        residual: Tensor | None = None,
+        total: Tensor | None = None,
+        group: int = 1,
+    ) -> None:
+        """out = rms_norm(x), or of total = x + residual. With `group`, each row is that many
+        vectors of weight's size, normed apart, and out holds them densely."""
+        size, bits = weight.shape[0], float_bits(eps)
+        tail = (rows, size, is_half(x), bits, x.stride(0), group)
+        self.add(Kind.NORM, x, residual, total, weight, out, *tail)
+
+    def linear(
+        self, x: Tensor, parts: Sequence[tuple[Weight, Tensor | None]], out: Tensor, rows: str
+    ) -> None:
+        """out's columns are those of each (weight, bias) in turn."""
+        start, rounded = 0, dict[int, tuple[Tensor, Tensor, Tensor]]()
+        for weight, bias in parts:
+            outputs, columns = weight.shape
+            target = out[:, start : start + outputs]
+            wide_bias = None if bias is None else bias.float().contiguous()
+            start += outputs
+            if isinstance(weight, Tensor):
+                weight = weight.contiguous()
+                head = (x, x.stride(0), weight, is_half(x), rows, columns, outputs)
+                self.add(Kind.LINEAR_FLOAT, *head, wide_bias, target, is_half(out), out.stride(0))
+                continue
+            form, packed = FORMS[weight.kind], interleave(weight)
+            if form.group not in rounded:
+                rounded[form.group] = self._quantize(x, columns, form.group, rows)
+            code_bytes, scale_bytes = packed.codes.shape[1], packed.scales.shape[1]
+            forms = (packed.codes, packed.scales, form.number, code_bytes, scale_bytes, outputs)
+            size = (rows, columns, form.group)
+            tail = (wide_bias, target, is_half(out), out.stride(0))
+            self.add(Kind.LINEAR_PACKED, *forms, *rounded[form.group], *size, *tail)
+
+    def _quantize(
+        self, x: Tensor, columns: int, group: int, rows: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        groups = columns // group
+        made = (
+            self.buffer(f"codes by {group}", columns, torch.int8),
+            self.buffer(f"scales by {group}", groups, torch.float32),
+            self.buffer(f"sums by {group}", groups, torch.int32),
+        )
+        self.add(Kind.QUANTIZE, x, is_half(x), x.stride(0), rows, columns, group, *made)
+        return made
+
+    def rope(
+        self,
+        x: Tensor,
+        heads: int,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+        out: Tensor,
+        rows: str,
+    ) -> None:
+        """out [rows, heads * head_dim]: heads of x turned by rows `positions` of cos and sin."""
+        turn = (cos, sin, rows, heads, cos.shape[1], is_half(x), positions)
+        self.add(Kind.ROPE, x, x.stride(0), out, *turn)
+
+    def kv_write(
+        self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor, rows: str
+    ) -> None:
+        """k, v [max_rows, num_kv_heads * head_dim] into the pages."""
+        _, heads, page_size, head_dim = k_pages.shape
+        sizes = (rows, heads, page_size, head_dim, is_half(k), is_half(k_pages))
+        self.add(Kind.KV_WRITE, k, v, k.stride(0), v.stride(0), k_pages, v_pages, slots, *sizes)
+
+    def attention(
+        self, q: Tensor, k_pages: Tensor, v_pages: Tensor, out: Tensor, plan: str, scale: float,
+        window: int | None,
+    ) -> None:  # fmt: skip
+        """`plan` names an AttentionPlan's pointer."""
+        pages = (k_pages, v_pages, is_half(k_pages))
+        scoring = (float_bits(scale), float_bits(0.0), window or 0)
+        self.add(Kind.ATTENTION, plan, q, q.stride(0), is_half(q), out, *pages, *scoring)
+
+    def silu_mul(self, gate_up: Tensor, out: Tensor, rows: str) -> None:
+        """out [rows, size] of gate_up [rows, 2 * size]."""
+        self.add(Kind.SILU_MUL, gate_up, out, rows, out.shape[1], is_half(out))
+
+    def gather(self, table: Tensor, ids: Tensor, out: Tensor, rows: str) -> None:
+        """out's rows are rows `ids` (int64) of `table`."""
+        self.add(Kind.GATHER, table, ids, out, rows, table.shape[1] * table.element_size())
+
+    def run(self, values: Mapping[str, int]) -> None:
+        """Run all operations, each name replaced by its value. Raises KernelError for a name
+        without a value, before anything runs."""
+        words = self._finish() if self._words is None else self._words
+        flat = words.reshape(-1)
+        for name, places in self._places.items():
+            if name not in values:
+                raise KernelError(f"the program needs a value for {name!r}")
+            flat[places] = values[name]
+        loaded = library()
+        if loaded is None:
+            raise KernelError("the C kernels are not loaded")
+        loaded.rk_run(words.ctypes.data, len(words), num_threads())
+
+    def _finish(self) -> np.ndarray:
+        self._words = words = np.zeros((len(self._operations), ARGUMENTS + 1), dtype=np.int64)
+        places: dict[str, list[int]] = {}
+        for row, operation in enumerate(self._operations):
+            for column, word in enumerate(operation):
+                if isinstance(word, str):
+                    places.setdefault(word, []).append(row * (ARGUMENTS + 1) + column)
+                else:
+                    words[row, column] = word
+        self._places = {name: np.array(found) for name, found in places.items()}
+        return words

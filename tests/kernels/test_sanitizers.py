@@ -1,0 +1,58 @@
+"""The C kernels under AddressSanitizer and UndefinedBehaviorSanitizer: their tests, run anew."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radixgen import native
+
+FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g")
+# The process loads the sanitizer first; torch's own leaks and the interpreter's are not ours.
+OPTIONS = "detect_leaks=0:abort_on_error=0:verify_asan_link_order=0"
+CODE = """
+import sys
+import pytest
+from radixgen.kernels import library
+flags = sys.argv[1].split()
+assert library.load(*flags) is not None
+plain = library.load
+library.load = lambda *extra: plain(*extra, *flags)
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], "-k", sys.argv[3]]))
+"""
+
+
+def runtime_of_sanitizer() -> str:
+    compiler = native.find_compiler()
+    found = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    return found.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectors", ["native", "avx2", "portable"])
+def test_kernels_touch_only_their_memory(vectors: str) -> None:
+    try:
+        runtime = runtime_of_sanitizer()
+    except native.BuildError as error:
+        pytest.skip(str(error))
+    if not Path(runtime).is_absolute():
+        pytest.skip("the compiler has no AddressSanitizer")
+    tests = Path(__file__).with_name("test_c_kernels.py")
+    environment = os.environ | {
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": OPTIONS,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, " ".join(FLAGS), str(tests), f"{vectors} and not bits_alone"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
