@@ -1,9 +1,11 @@
 """The automaton in Python: states over interned stacks, one byte at a time.
 
-A configuration is a stack of nodes still to be read, the head first; a state is a set of them. The
-head runs, what follows it waits on the stack, a rule is expanded when it becomes the head, and a
-counted repeat keeps its count instead of being unrolled. Stacks and states are interned, so a
-state is compared, kept and forked as one reference.
+A stack is a node still to be read, the head, and a tail: one stack, or a set of stacks where the
+text can be read in several ways. A state is such a tail. The head runs, what follows it waits, a
+rule is expanded when it becomes the head, and a counted repeat keeps its count instead of being
+unrolled. Stacks are interned, so a state is compared, kept and forked as one reference; no two
+stacks of a set have the same head, which keeps ambiguous grammars polynomial (a graph-structured
+stack: M. Tomita, "Efficient Parsing for Natural Language", 1986).
 
 This is the plain form of `native/`: the oracle of its tests, and what runs without a compiler.
 """
@@ -44,26 +46,29 @@ MAX_STATES = 500_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack:
-    """`head`, then `tail`; depth 0 is the end. Interned, so compared by identity."""
+    """`head`, then `tail`; without a tail it is the end. Interned, so compared by identity."""
 
     head: Node
-    tail: "Stack | None"
-    depth: int
+    tail: "Tail | None"
+
+
+# One stack, or the members of a set of them.
+Tail = Stack | frozenset[Stack]
 
 
 class Item(NamedTuple):
     """A way on: a byte of `mask` leads to `after`, behind the derivative of `opaque`, if any."""
 
     mask: int
-    after: Stack
+    after: Tail
     opaque: Expr | None
 
 
 @dataclass(slots=True, eq=False)
 class State:
-    """A set of configurations. The rest is filled in when first asked for."""
+    """Where a text stands. The rest is filled in when first asked for."""
 
-    stacks: frozenset[Stack]
+    stacks: Tail
     items: list[Item] | None = None
     accepting: bool = False
     moves: "dict[int, State | None]" = field(default_factory=dict)
@@ -73,16 +78,17 @@ class Automaton:
     """Interned stacks and states of any number of grammars. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.end = Stack(EMPTY, None, 0)
-        self._stacks: dict[tuple[Node, Stack], Stack] = {}
-        self._states: dict[frozenset[Stack], State] = {}
+        self.end = Stack(EMPTY, None)
+        self._stacks: dict[tuple[Node, Tail], Stack] = {}
+        self._states: dict[Tail, State] = {}
+        self._merged: dict[frozenset[Stack], Tail] = {}
         self._known: dict[Expr, bool] = {}
         self._checked: set[Rule] = set()
 
     def start(self, node: Node) -> State | None:
         """The first state of a grammar; None when it derives nothing."""
         node = prune(node)
-        return None if node is EMPTY else self._state([self._push(node, self.end)])
+        return None if node is EMPTY else self._state(self._push(node, self.end))
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one byte; None when no string of the language goes on like that."""
@@ -128,40 +134,65 @@ class Automaton:
         return masks
 
     def _move(self, state: State, byte: int) -> State | None:
-        after: list[Stack] = []
+        after: dict[Stack, None] = {}
         for mask, stack, opaque in self._expand(state):
             if not mask >> byte & 1:
                 continue
             if opaque is None:
-                after.append(stack)
+                after.update(dict.fromkeys(members(stack)))
             elif not is_empty(left := derivative(opaque, byte), self._known):
-                after.append(self._push(left, stack))
-        return self._state(after) if after else None
+                after.update(dict.fromkeys(members(self._push(left, stack))))
+        return self._state(self._merge(after)) if after else None
 
-    def _push(self, node: Node, tail: Stack) -> Stack:
+    def _push(self, node: Node, tail: Tail) -> Tail:
         if isinstance(node, Concat):
             for part in reversed(node.args):
                 tail = self._push(part, tail)
             return tail
         if isinstance(node, Literal) and not node.value:
             return tail
-        found = self._stacks.get((node, tail))
+        return self._stack(node, tail)
+
+    def _stack(self, head: Node, tail: Tail) -> Stack:
+        found = self._stacks.get((head, tail))
         if found is None:
-            found = self._stacks[node, tail] = Stack(node, tail, tail.depth + 1)
+            found = self._stacks[head, tail] = Stack(head, tail)
         return found
 
-    def _state(self, stacks: Iterable[Stack]) -> State:
-        joined = frozenset(self._join_counts(dict.fromkeys(stacks)))
-        found = self._states.get(joined)
+    def _state(self, stacks: Tail) -> State:
+        found = self._states.get(stacks)
         if found is None:
             if len(self._states) >= MAX_STATES:
                 raise InvalidGrammar(f"the grammar needs over {MAX_STATES} states here")
-            found = self._states[joined] = State(joined)
+            found = self._states[stacks] = State(stacks)
         return found
+
+    def _merge(self, stacks: Iterable[Stack]) -> Tail:
+        """The stacks as one tail: counts joined, and the tails of equal heads merged."""
+        given = frozenset(stacks)
+        found = self._merged.get(given)
+        if found is None:
+            found = self._merged[given] = self._merge_now(given)
+        return found
+
+    def _merge_now(self, stacks: Iterable[Stack]) -> Tail:
+        by_head: dict[Node | None, dict[Stack, None]] = {}
+        for stack in self._join_counts(dict.fromkeys(stacks)):
+            by_head.setdefault(None if stack is self.end else stack.head, {})[stack] = None
+        merged = [
+            next(iter(same)) if len(same) == 1 else self._merge_tails(head, same)
+            for head, same in by_head.items()
+        ]
+        return merged[0] if len(merged) == 1 else frozenset(merged)
+
+    def _merge_tails(self, head: Node | None, stacks: Iterable[Stack]) -> Stack:
+        assert head is not None
+        tails = dict.fromkeys(member for s in stacks for member in members(s.tail))
+        return self._stack(head, self._merge(tails))
 
     def _join_counts(self, stacks: dict[Stack, None]) -> Iterable[Stack]:
         """Repeats of one item before one tail as few configurations: see `join_intervals`."""
-        counted: dict[tuple[Node, Stack], list[tuple[int, int | None]]] = {}
+        counted: dict[tuple[Node, Tail], list[tuple[int, int | None]]] = {}
         for stack in stacks:
             if isinstance(stack.head, Repeat):
                 assert stack.tail is not None
@@ -171,7 +202,7 @@ class Automaton:
             return stacks
         plain = [s for s in stacks if not isinstance(s.head, Repeat)]
         for (item, tail), counts in counted.items():
-            plain.extend(self._push(repeat(item, *c), tail) for c in join_intervals(counts))
+            plain.extend(self._stack(repeat(item, *c), tail) for c in join_intervals(counts))
         return plain
 
     def _expand(self, state: State) -> list[Item]:
@@ -187,12 +218,12 @@ class Automaton:
 class _Expansion:
     """One expansion of a state's configurations."""
 
-    def __init__(self, automaton: Automaton, stacks: Iterable[Stack]) -> None:
+    def __init__(self, automaton: Automaton, stacks: Tail) -> None:
         self.items: list[Item] = []
         self.accepting = False
         self._automaton = automaton
-        self._seen = set(stacks)
-        self._waiting = sorted(stacks, key=lambda stack: stack.depth)
+        self._seen = set(members(stacks))
+        self._waiting = list(members(stacks))
         self._entered: set[Rule] = set()
 
     def run(self) -> bool:
@@ -220,9 +251,9 @@ class _Expansion:
         if rule in self._automaton._checked:
             return False
         self._automaton._checked.add(rule)
-        return remove_left_recursion(rule)
+        return bool(remove_left_recursion(rule))
 
-    def _expand(self, head: Node, tail: Stack) -> None:
+    def _expand(self, head: Node, tail: Tail) -> None:
         match head:
             case Rule():
                 self._later(normal_body(head), tail)
@@ -241,29 +272,37 @@ class _Expansion:
             case _:
                 raise InvalidGrammar(f"{type(head).__name__} cannot run on bytes")
 
-    def _expand_repeat(self, head: Repeat, tail: Stack) -> None:
+    def _expand_repeat(self, head: Repeat, tail: Tail) -> None:
         low = 0 if facts(head.item).nullable else head.low
         high = None if head.high is None else head.high - 1
         rest = self._automaton._push(repeat(head.item, max(low - 1, 0), high), tail)
         if low == 0:
             self._visit(tail)
-            self._seen.add(rest)  # an item that reads nothing adds nothing
+            self._seen.update(members(rest))  # an item that reads nothing adds nothing
         self._later(head.item, rest)
 
-    def _expand_opaque(self, head: Expr, tail: Stack) -> None:
+    def _expand_opaque(self, head: Expr, tail: Tail) -> None:
         if facts(head).nullable:
             self._visit(tail)
         for mask in partition(head):
             if derivative(head, lowest_bit(mask)) is not EMPTY:
                 self.items.append(Item(mask, tail, head))
 
-    def _later(self, node: Node, tail: Stack) -> None:
+    def _later(self, node: Node, tail: Tail) -> None:
         self._visit(self._automaton._push(node, tail))
 
-    def _visit(self, stack: Stack) -> None:
-        if stack not in self._seen:
-            self._seen.add(stack)
-            self._waiting.append(stack)
+    def _visit(self, tail: Tail) -> None:
+        for stack in members(tail):
+            if stack not in self._seen:
+                self._seen.add(stack)
+                self._waiting.append(stack)
+
+
+def members(tail: Tail | None) -> Iterable[Stack]:
+    """The stacks of a tail."""
+    if tail is None:
+        return ()
+    return (tail,) if isinstance(tail, Stack) else tail
 
 
 def all_bytes(mask: int) -> list[int]:

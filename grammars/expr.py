@@ -21,8 +21,8 @@ Build them with the functions below, which also apply the cheap identities of ea
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, ClassVar
-from weakref import WeakValueDictionary
+from typing import Any
+from weakref import ref
 
 MAX_CODE_POINT = 0x10FFFF
 ALL_BYTES = (1 << 256) - 1
@@ -36,19 +36,41 @@ class Expr:
     __slots__ = ("__weakref__", "args", "facts")
     args: tuple[Any, ...]
     facts: Any  # what derivative.py has found out, unset until asked
-    _interned: ClassVar[WeakValueDictionary[tuple[Any, ...], "Expr"]] = WeakValueDictionary()
 
     def __new__(cls, *args: Any) -> "Expr":
         key = (cls, *args)
-        node = Expr._interned.get(key)
-        if node is None:
+        kept = _interned.get(key)
+        node = None if kept is None else kept()
+        while node is None:
             node = object.__new__(cls)
             node.args = args
-            Expr._interned[key] = node
+            mine = _Kept(node, _forget)
+            mine.key = key
+            kept = _interned.setdefault(key, mine)
+            if kept is not mine:  # another thread was first, or a dead one is not forgotten yet
+                node = kept()
+                if node is None:
+                    _forget(kept)
         return node
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{self.args!r}"
+
+
+class _Kept(ref[Expr]):
+    """A weak reference to an interned node; WeakValueDictionary does the same at twice the cost."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_interned: dict[tuple[Any, ...], _Kept] = {}
+
+
+def _forget(kept: ref[Expr]) -> None:
+    assert isinstance(kept, _Kept)
+    if _interned.get(kept.key) is kept:
+        del _interned[kept.key]
 
 
 class Chars(Expr):

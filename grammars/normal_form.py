@@ -40,13 +40,13 @@ def normal_body(rule: Rule) -> Node:
     return rule.normal
 
 
-def remove_left_recursion(rule: Rule) -> bool:
-    """Rewrite the rules that begin with each other, if `rule` is one of them; whether it was."""
+def remove_left_recursion(rule: Rule) -> list[Rule]:
+    """Rewrite the rules that begin with each other, if `rule` is one of them; returns these."""
     nullable = _nullable_rules(rule)
     cycle = _left_cycle(rule, nullable)
     if cycle:
         _LeftCycle(cycle, nullable).rewrite()
-    return bool(cycle)
+    return cycle
 
 
 def _leading(node: Node, nullable: Collection[Rule] | None) -> Iterator[Rule]:

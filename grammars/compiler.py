@@ -1,0 +1,154 @@
+"""Specs to compiled grammars: cached by content, compiled once however many threads ask.
+
+    GrammarSpec ──front end of its kind──▶ Node ──engine.start──▶ CompiledGrammar ──▶ GrammarMatcher
+
+A compile parses and checks the whole source and makes the first state; everything else happens when
+a text first gets there. All grammars of a compiler share one engine, so equal parts share states
+and masks. When its memory passes half of the bound, later grammars get a fresh engine, and the old
+one goes with its last matcher.
+"""
+
+import importlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.engine import Engine, make_engine
+from radixgen.grammars.expr import Node, RuleSet
+from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec, OptionValue
+
+DEFAULT_MAX_BYTES = 512 << 20
+MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is parsed
+SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
+
+Options = dict[str, OptionValue]
+
+# Kind -> module of radixgen.grammars and its function (source, options, rules) -> Node.
+FRONT_ENDS: dict[str, tuple[str, str]] = {
+    "json_schema": ("json_schema", "compile_schema"),
+    "regex": ("regex", "compile_regex"),
+    "lark": ("lark_grammar", "compile_lark"),
+    "gbnf": ("gbnf", "compile_gbnf"),
+    "choice": ("choice", "compile_choice"),
+    "structural_tag": ("structural_tag", "compile_structural_tag"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledGrammar:
+    """A grammar ready to run: its engine and the state it begins in."""
+
+    spec: GrammarSpec
+    engine: Engine
+    start: int
+    rules: RuleSet
+
+    def matcher(self) -> GrammarMatcher:
+        """A matcher at the beginning of a text."""
+        return GrammarMatcher(self)
+
+
+class GrammarCompiler:
+    """Compiles constraints for one vocabulary. Thread-safe.
+
+    `max_bytes` bounds the engine's memory (states, masks) and, apart from it, what is kept of
+    compiled grammars.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        engine_factory: Callable[[Vocabulary, int], Engine] = make_engine,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._max_bytes = max_bytes
+        self._make_engine = engine_factory
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._kept_bytes = 0
+        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
+        self._engine = engine_factory(vocabulary, max_bytes)
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """The compiled grammar of a spec, from the cache if it is there.
+
+        Raises InvalidGrammar for a constraint that cannot be enforced, derives nothing or needs
+        more time or memory than one grammar may take.
+        """
+        with self._lock:
+            found = self._kept.get(spec)
+            if found is not None:
+                self._kept.move_to_end(spec)
+                return found
+            running = self._running.get(spec)
+            mine = running is None
+            if running is None:
+                running = self._running[spec] = Future()
+        if mine:
+            self._run(spec, running)
+        return running.result()
+
+    def _run(self, spec: GrammarSpec, future: "Future[CompiledGrammar]") -> None:
+        try:
+            compiled = self._compile(spec)
+        except BaseException as error:
+            with self._lock:
+                del self._running[spec]
+            future.set_exception(error)
+            return
+        with self._lock:
+            del self._running[spec]
+            self._keep(spec, compiled)
+        future.set_result(compiled)
+
+    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        if len(spec.source) > MAX_SOURCE:
+            raise InvalidGrammar(
+                f"the constraint has {len(spec.source)} characters, over the limit of {MAX_SOURCE}"
+            )
+        rules = RuleSet()
+        engine = self._current_engine()
+        try:
+            node = build(spec, rules)
+            start = engine.start(node)
+        except RecursionError:
+            raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
+        if not start:
+            raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
+        return CompiledGrammar(spec, engine, start, rules)
+
+    def _current_engine(self) -> Engine:
+        with self._lock:
+            if self._engine.num_bytes > self._max_bytes // 2:
+                self._engine = self._make_engine(self.vocabulary, self._max_bytes)
+                self._kept.clear()
+                self._kept_bytes = 0
+            return self._engine
+
+    def _keep(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
+        if compiled.engine is not self._engine:
+            return
+        self._kept[spec] = compiled
+        self._kept_bytes += _cost(spec)
+        while self._kept_bytes > self._max_bytes // 4 and len(self._kept) > 1:
+            oldest, _ = self._kept.popitem(last=False)
+            self._kept_bytes -= _cost(oldest)
+
+
+def _cost(spec: GrammarSpec) -> int:
+    return 1000 + SOURCE_COST * len(spec.source)
+
+
+def build(spec: GrammarSpec, rules: RuleSet) -> Node:
+    """The node of a spec, by the front end of its kind. Raises InvalidGrammar."""
+    module, function = FRONT_ENDS[spec.kind]
+    front_end: Any = getattr(importlib.import_module(f"radixgen.grammars.{module}"), function)
+    node: Node = front_end(spec.source, dict(spec.options), rules)
+    return node

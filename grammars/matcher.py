@@ -1,0 +1,183 @@
+"""One text under one grammar: what may come next, and what has come.
+
+A matcher is a list of states, so a fork is a copy of it and a rollback cuts it. It knows its
+grammar and the engine's states. It knows no sampling: a token is given to it, or refused by it. A
+limit met on the way is a state of the matcher too (`error`), never an exception in a loop over
+requests.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.engine import Engine
+
+if TYPE_CHECKING:
+    from radixgen.grammars.compiler import CompiledGrammar
+
+Words = NDArray[np.int32]
+
+
+class GrammarMatcher:
+    """Follows one text. Not thread-safe; matchers of one grammar may run in different threads."""
+
+    __slots__ = ("_engine", "_error", "_states", "_terminated", "grammar")
+
+    def __init__(self, grammar: "CompiledGrammar") -> None:
+        self.grammar = grammar
+        self._engine: Engine = grammar.engine
+        self._states = [grammar.start]
+        self._terminated = False
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why the grammar cannot be followed any further, or None. Then only the end is allowed."""
+        return self._error
+
+    @property
+    def num_steps(self) -> int:
+        """Tokens and byte strings accepted, the end token included."""
+        return len(self._states) - 1 + self._terminated
+
+    def accept_token(self, token_id: int) -> bool:
+        """Go on by a token; False, and nothing changes, when the grammar does not allow it."""
+        if self._terminated or self._error is not None:
+            return False
+        vocabulary = self._engine.vocabulary
+        if token_id in vocabulary.end_ids:
+            self._terminated = self.is_accepting()
+            return self._terminated
+        if not 0 <= token_id < vocabulary.size:
+            return False
+        try:
+            state = self._engine.after_token(self._states[-1], token_id)
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return False
+        if state:
+            self._states.append(state)
+        return state != 0
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """Go on by some bytes, as one step; False, and nothing changes, when they do not fit."""
+        if self._terminated or self._error is not None:
+            return False
+        try:
+            state = self._engine.after_bytes(self._states[-1], data)
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return False
+        if state:
+            self._states.append(state)
+        return state != 0
+
+    def fill_bitmask(self, bitmask: Words, row: int, budget: int | None = None) -> None:
+        """Write which tokens may come next. bitmask: [rows, words] int32, bit 1 = allowed
+
+        `budget`: how many tokens may still come, the end token not counted. Then only those are
+        allowed after which `shortest_completion` is below it, so that a text that starts with
+        enough of a budget is complete, or can be ended, when the budget is used up.
+        """
+        if not self._terminated and self._error is None:
+            try:
+                self._engine.fill_row(self._states[-1], bitmask, row)
+                if budget is not None:
+                    self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+                return
+            except InvalidGrammar as error:
+                self._error = str(error)
+        self._only_end(bitmask[row])
+
+    def _only_end(self, words: Words) -> None:
+        words[:] = 0
+        for token_id in self._engine.vocabulary.end_ids:
+            words.view(np.uint32)[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+
+    def forced_bytes(self) -> bytes:
+        """The longest byte string that every completion begins with, up to 4096 bytes."""
+        if self._terminated or self._error is not None:
+            return b""
+        try:
+            return self._engine.forced_bytes(self._states[-1])
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return b""
+
+    def shortest_completion(self) -> int:
+        """How many tokens complete the text from here, the end token not counted.
+
+        The fewest that spell the text with the fewest bytes: an upper bound that can be kept, and
+        exact unless a longer text takes fewer tokens.
+        """
+        return len(self.shortest_tokens())
+
+    def shortest_tokens(self) -> list[int]:
+        """The tokens that `shortest_completion` counts, in order."""
+        if self._terminated or self._error is not None:
+            return []
+        try:
+            return self._engine.shortest_tokens(self._states[-1])
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return []
+
+    def rollback(self, num_steps: int) -> None:
+        """Undo the last steps, an error with them. Raises ValueError for more than there are."""
+        if not 0 <= num_steps <= self.num_steps:
+            raise ValueError(f"cannot undo {num_steps} of {self.num_steps} steps")
+        if num_steps and self._terminated:
+            self._terminated = False
+            num_steps -= 1
+        if num_steps:
+            del self._states[-num_steps:]
+            self._error = None
+
+    def fork(self) -> "GrammarMatcher":
+        """An independent matcher at the same place."""
+        other = GrammarMatcher(self.grammar)
+        other._states = self._states.copy()
+        other._terminated, other._error = self._terminated, self._error
+        return other
+
+    def is_terminated(self) -> bool:
+        """Whether the end token has been accepted."""
+        return self._terminated
+
+    def is_accepting(self) -> bool:
+        """Whether the text so far is complete."""
+        if self._error is not None:
+            return False
+        try:
+            return self._terminated or self._engine.is_accepting(self._states[-1])
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return False
+
+
+def fill_bitmasks(matchers: list[GrammarMatcher], bitmask: Words, rows: list[int]) -> None:
+    """`fill_bitmask` for many matchers, those of one engine in one native call.
+
+    bitmask: [n, words] int32; matcher i writes row rows[i].
+    """
+    groups: dict[int, list[int]] = {}
+    for index, matcher in enumerate(matchers):
+        if matcher._terminated or matcher._error is not None:
+            matcher.fill_bitmask(bitmask, rows[index])
+        else:
+            groups.setdefault(id(matcher._engine), []).append(index)
+    for group in groups.values():
+        engine = matchers[group[0]]._engine
+        states = [matchers[i]._states[-1] for i in group]
+        errors = engine.fill_many(states, bitmask, [rows[i] for i in group])
+        for index, error in zip(group, errors, strict=True):
+            if error is not None:
+                matchers[index]._error = error
+                matchers[index]._only_end(bitmask[rows[index]])
+
+
+def allocate_bitmask(num_rows: int, vocabulary_size: int) -> Words:
+    """A mask that allows nothing yet. [num_rows, ceil(vocabulary_size / 32)] int32"""
+    return np.zeros((num_rows, (vocabulary_size + 31) // 32), np.int32)

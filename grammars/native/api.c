@@ -1,0 +1,290 @@
+/* What Python calls. Every function that can fail returns minus the fault. */
+#include "engine.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Run the rest of the function under a guard; a fault returns from it. Guards nest, because a rule
+   is expanded by a call back into Python, which adds nodes. */
+enum { FUEL = 20000000 };
+
+/* Run the rest of the function under a guard; a fault returns from it. Guards nest, because a rule
+   is expanded by a call back into Python, which adds nodes. */
+#define ENTER(e)                                                                                  \
+    jmp_buf guard_here, *guard_before = (e)->guard;                                               \
+    u32 depth_before = (e)->depth;                                                                \
+    int fault = setjmp(guard_here);                                                               \
+    if (fault) {                                                                                  \
+        (e)->guard = guard_before;                                                                \
+        (e)->depth = depth_before;                                                                \
+        end_search((e), -1);                                                                      \
+        return -fault;                                                                            \
+    }                                                                                             \
+    if (!guard_before) (e)->fuel = FUEL;                                                          \
+    (e)->guard = &guard_here
+#define LEAVE(e, value)                                                                           \
+    do {                                                                                          \
+        i32 left = (i32)(value);                                                                  \
+        (e)->guard = guard_before;                                                                \
+        return left;                                                                              \
+    } while (0)
+
+static void add_fixed(Engine *e) {
+    for (u32 byte = 0; byte < 256; byte++) {
+        Mask m = {{0}};
+        m.w[byte >> 6] = 1ull << (byte & 63);
+        make_mask(e, &m);
+    }
+    PUSH(e, e->nodes, ((Node){.kind = K_EMPTY}));
+    PUSH(e, e->nodes, ((Node){.kind = K_EPS, .flags = F_NULLABLE}));
+    PUSH(e, e->nodes, ((Node){.kind = K_NOT, .flags = F_BOOL | F_NULLABLE | F_ALIVE, .a = EMPTY}));
+    PUSH(e, e->stacks, ((Stack){EMPTY, 0, NONE, 0, 1}));
+    PUSH(e, e->stacks, ((Stack){EMPTY, 0, NONE, 0, 1}));
+    RESERVE(e, e->maps, 256);
+    memset(e->maps.p, 0, 256);
+    e->maps.n = 256;
+    u32 none[3] = {0, NONE, 1};
+    for (u32 i = 0; i < 3; i++) PUSH(e, e->map_masks, none[i]);
+    PUSH(e, e->nexts, DEAD);
+    PUSH(e, e->states, ((State){.num_classes = 1, .flags = S_CLOSED}));
+    PUSH(e, e->rows, take(e, e->trie.num_words * sizeof(u32)));
+}
+
+static i32 prepare(Engine *e) {
+    ENTER(e);
+    add_fixed(e);
+    LEAVE(e, 0);
+}
+
+EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *depth,
+                      const i32 *size, const i32 *token, const i32 *same, const u32 *offset,
+                      const u8 *bytes, ExpandRule expand, u64 max_bytes) {
+    Engine *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->trie = (Trie){num_nodes, num_tokens, (num_tokens + 31) / 32, 0, 0, byte, depth, size, token,
+                     same, offset, bytes};
+    u32 single_bytes = 0;
+    for (u32 i = 0; i < num_nodes; i++) {
+        if ((u32)depth[i] > e->trie.max_depth) e->trie.max_depth = (u32)depth[i];
+        single_bytes += depth[i] == 1 && token[i] >= 0;
+    }
+    e->trie.all_bytes = single_bytes == 256;
+    e->expand = expand;
+    e->max_bytes = max_bytes;
+    if (prepare(e) == 0) return e;
+    free(e);
+    return NULL;
+}
+
+static void free_slice(Slice *s) {
+    for (u32 byte = 0; byte < 256; byte++) {
+        free(s->exits[byte].p);
+        Remainders *r = s->remainders[byte];
+        if (!r) continue;
+        free(r->byte.p), free(r->depth.p), free(r->size.p), free(r->first.p), free(r->tokens.p);
+        free(r);
+    }
+    free(s->by_count), free(s->count_end), free(s->rows);
+    free(s);
+}
+
+EXPORT void rx_free(Engine *e) {
+    for (u32 i = 0; i < e->rows.n; i++) free(e->rows.p[i]);
+    for (u32 i = 0; i < e->slices.n; i++) free_slice(e->slices.p[i]);
+    void *arrays[] = {
+        e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,
+        e->stacks.p,  e->states.p, e->sets.p,    e->merges.p, e->items.p, e->maps.p,    e->map_masks.p, e->nexts.p,
+        e->records.p, e->rows.p,   e->toggles.p, e->slices.p, e->waiting.p, e->found.p,    e->after.p,
+        e->hits.p,    e->path.p,   e->path2.p,   e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p,
+        e->node_table.p, e->mask_table.p, e->stack_table.p, e->set_table.p, e->merge_table.p, e->map_table.p,
+        e->derivative_table.p, e->row_table.p};
+    for (u32 i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    free(e);
+}
+
+/* ---- expressions: a postfix program --------------------------------------------------------- */
+
+enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SAVE };
+
+typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved; } Program;
+
+static u32 build_many(Engine *e, Program *p, enum Op op, u32 count) {
+    u32 *parts = p->stack + p->n - count, node = EPS;
+    p->n -= count;
+    if (op == O_ALT) return make_alt(e, parts, count);
+    if (op == O_AND) return make_and(e, parts, count);
+    while (count) node = make_cat(e, parts[--count], node);
+    return node;
+}
+
+static u32 build_one(Engine *e, Program *p, enum Op op) {
+    const i32 *a = p->at;
+    Mask mask;
+    switch (op) {
+    case O_EPS: return EPS;
+    case O_SET:
+        p->at += 1;
+        memcpy(&mask, p->data + a[0], sizeof mask);
+        return make_set(e, &mask);
+    case O_LIT: p->at += 2; return make_literal(e, p->data + a[0], (u32)a[1]);
+    case O_CAT:
+    case O_ALT:
+    case O_AND: p->at += 1; return build_many(e, p, op, (u32)a[0]);
+    case O_REP:
+        p->at += 2;
+        return make_repeat(e, p->stack[--p->n], (u32)a[0], a[1] < 0 ? NONE : (u32)a[1]);
+    case O_NOT: return make_not(e, p->stack[--p->n]);
+    case O_RULE: p->at += 1; return make_rule(e, (u32)a[0]);
+    case O_NODE: p->at += 1; return (u32)a[0];
+    case O_WORDS:
+        p->at += 2 + a[1];
+        return add_words(e, p->data + a[0], (const u32 *)(a + 2), (u32)a[1]);
+    default: return EMPTY;
+    }
+}
+
+static u32 run_program(Engine *e, Program p, const i32 *end) {
+    while (p.at < end) {
+        enum Op op = (enum Op)*p.at++;
+        if (op == O_SAVE) {
+            *p.saved++ = p.stack[p.n - 1];
+            continue;
+        }
+        u32 node = build_one(e, &p, op); /* moves p.n */
+        p.stack[p.n++] = node;
+    }
+    return p.stack[0];
+}
+
+/* Build the node of a program of `length` integers, with a stack of as many; nodes marked by
+   O_SAVE are written to `saved`. */
+EXPORT i32 rx_build(Engine *e, const i32 *program, u32 length, const u8 *data, u32 *stack,
+                    u32 *saved) {
+    ENTER(e);
+    LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved}, program + length));
+}
+
+EXPORT i32 rx_add_rule(Engine *e) {
+    ENTER(e);
+    PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER}));
+    LEAVE(e, e->rules.n - 1);
+}
+
+EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }
+
+EXPORT i32 rx_alive(Engine *e, u32 node) {
+    ENTER(e);
+    LEAVE(e, is_alive(e, node));
+}
+
+/* ---- states ----------------------------------------------------------------------------------- */
+
+EXPORT i32 rx_start(Engine *e, u32 node) {
+    ENTER(e);
+    LEAVE(e, state_of(e, push(e, node, END)));
+}
+
+static u32 run(Engine *e, u32 state, const u8 *data, u32 length) {
+    for (u32 i = 0; i < length && state != DEAD; i++) state = step(e, state, data[i]);
+    return state;
+}
+
+EXPORT i32 rx_bytes(Engine *e, u32 state, const u8 *data, u32 length) {
+    ENTER(e);
+    LEAVE(e, run(e, state, data, length));
+}
+
+EXPORT i32 rx_token(Engine *e, u32 state, u32 token) {
+    u32 from = e->trie.offset[token], end = e->trie.offset[token + 1];
+    return from == end ? DEAD : rx_bytes(e, state, e->trie.bytes + from, end - from);
+}
+
+EXPORT i32 rx_accepting(Engine *e, u32 state) {
+    ENTER(e);
+    if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+    LEAVE(e, (e->states.p[state].flags & S_ACCEPTING) != 0);
+}
+
+/* The bytes that may come next, 256 bits. */
+EXPORT i32 rx_next(Engine *e, u32 state, u64 *bits) {
+    ENTER(e);
+    Mask all = first_bytes(e, state);
+    memset(bits, 0, 4 * sizeof *bits);
+    for (u32 w = 0; w < 4; w++)
+        for (u64 b = all.w[w]; b; b &= b - 1)
+            if (step(e, state, w * 64 + (u32)__builtin_ctzll(b)) != DEAD) bits[w] |= b & -b;
+    LEAVE(e, 0);
+}
+
+/* The state after the only byte that may come next, DEAD where there is none or a choice. */
+static u32 only_next(Engine *e, u32 state, u8 *byte) {
+    Mask all = first_bytes(e, state);
+    u32 next = DEAD;
+    for (u32 w = 0; w < 4; w++)
+        for (u64 b = all.w[w]; b; b &= b - 1) {
+            u32 one = w * 64 + (u32)__builtin_ctzll(b), after = step(e, state, one);
+            if (after != DEAD && next != DEAD) return DEAD;
+            if (after == DEAD) continue;
+            next = after;
+            *byte = (u8)one;
+        }
+    return e->states.p[state].flags & S_ACCEPTING ? DEAD : next;
+}
+
+static u32 forced(Engine *e, u32 state, u8 *out, u32 room) {
+    u32 n = 0;
+    while (n < room && (state = only_next(e, state, out + n)) != DEAD) n++;
+    return n;
+}
+
+/* The bytes that every completion begins with, at most `room` of them; returns how many. */
+EXPORT i32 rx_forced(Engine *e, u32 state, u8 *out, u32 room) {
+    ENTER(e);
+    LEAVE(e, forced(e, state, out, room));
+}
+
+/* ---- masks -------------------------------------------------------------------------------------- */
+
+static void write_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends) {
+    u32 record = mask_record(e, state);
+    Record r = e->records.p[record];
+    memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);
+    const u32 *toggle = e->toggles.p + r.toggles;
+    for (u32 i = 0; i < r.count; i++) row[toggle[i] >> 5] ^= 1u << (toggle[i] & 31);
+    if (e->states.p[state].flags & S_ACCEPTING)
+        for (u32 i = 0; i < num_ends; i++) row[ends[i] >> 5] |= 1u << (ends[i] & 31);
+}
+
+/* Write the mask of a state; with `ends`, the end tokens where the text may end. */
+EXPORT i32 rx_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends) {
+    ENTER(e);
+    write_mask(e, state, row, ends, num_ends);
+    LEAVE(e, 0);
+}
+
+/* The same for many; `results` gets 0 or minus the fault of each. */
+EXPORT void rx_masks(Engine *e, u32 n, const u32 *states, u32 *const *rows, const u32 *ends,
+                     u32 num_ends, i32 *results) {
+    for (u32 i = 0; i < n; i++) results[i] = rx_mask(e, states[i], rows[i], ends, num_ends);
+}
+
+/* ---- completions -------------------------------------------------------------------------------- */
+
+/* The tokens of a short completion, at most `room` of them written; returns how many it takes. */
+EXPORT i32 rx_shortest(Engine *e, u32 state, u32 *out, u32 room) {
+    ENTER(e);
+    LEAVE(e, spell_shortest(e, state, out, room));
+}
+
+/* Take from a mask the tokens after which more than `budget` - 1 tokens are needed. */
+EXPORT i32 rx_restrict(Engine *e, u32 state, u32 *row, u32 budget) {
+    ENTER(e);
+    LEAVE(e, restrict_mask(e, state, row, budget));
+}
+
+/* Sizes for reports: bytes, nodes, stacks, states, rows, records, trie nodes visited. */
+EXPORT void rx_sizes(const Engine *e, u64 *out) {
+    u64 all[] = {e->bytes, e->nodes.n, e->stacks.n, e->states.n, e->rows.n, e->records.n, e->steps};
+    memcpy(out, all, sizeof all);
+}

@@ -1,0 +1,274 @@
+/* The shortest way to the end of a text, in bytes and in tokens.
+
+   The cost of a node is the length of its shortest string. Rules are solved from above (D. Knuth's
+   generalisation of Dijkstra's algorithm, IPL 6(1), 1977, by iteration); an alternative whose fixed
+   part is no shorter than what is known is never expanded. From a state, bytes that lower the cost
+   spell a shortest completion; the fewest tokens that spell that text come from dynamic programming
+   over its places. */
+#include "engine.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TEXT = 1 << 20, MAX_LEVELS = 20000, MAX_DEPTH = 10000 };
+enum { UNSOLVED, OPEN, SOLVED };
+
+static u32 add(u32 a, u32 b) { return a + b < NEVER ? a + b : NEVER; }
+
+static u32 times(u32 n, u32 cost) {
+    u64 product = (u64)n * cost;
+    return product < NEVER ? (u32)product : NEVER;
+}
+
+/* ---- costs of expressions --------------------------------------------------------------------- */
+
+/* Breadth first over derivatives; `level` holds what was seen, in order. */
+static u32 opaque_cost(Engine *e, u32 node) {
+    u32 cost = 0, from = 0, mark = ++e->mark;
+    e->level.n = 0;
+    PUSH(e, e->level, node);
+    for (; from < e->level.n; cost++) {
+        u32 end = e->level.n;
+        for (u32 i = from; i < end; i++)
+            if (e->nodes.p[e->level.p[i]].flags & F_NULLABLE) return cost;
+        for (; from < end; from++) {
+            u32 here = e->level.p[from], list = classes_of(e, here);
+            for (u32 c = 1; c <= e->lists.p[list]; c++) {
+                u32 byte = lowest(&e->masks.p[e->lists.p[list + c]]), next = derive(e, here, byte);
+                if (next == EMPTY || e->nodes.p[next].mark == mark) continue;
+                e->nodes.p[next].mark = mark;
+                PUSH(e, e->level, next);
+                if (e->level.n > MAX_LEVELS) fail(e, UNDECIDED);
+            }
+        }
+    }
+    return NEVER;
+}
+
+static u32 words_cost(const Engine *e, Node n) {
+    u32 best = NEVER, first = e->tables.p[n.a].first;
+    for (u32 i = n.b; i < n.c; i++)
+        if (e->words.p[first + i].length - n.d < best) best = e->words.p[first + i].length - n.d;
+    return best;
+}
+
+/* A bound from below that expands no rule. */
+static u32 floor_cost(const Engine *e, u32 node) {
+    Node n = e->nodes.p[node];
+    if (n.cost) return n.cost - 1;
+    u32 sum = 0;
+    switch (n.kind) {
+    case K_SET: return 1;
+    case K_LIT: return n.b;
+    case K_RULE: return e->rules.p[n.a].solved == SOLVED ? e->rules.p[n.a].cost : 0;
+    case K_CAT:
+        for (; e->nodes.p[node].kind == K_CAT; node = e->nodes.p[node].b)
+            sum = add(sum, floor_cost(e, e->nodes.p[node].a));
+        return add(sum, floor_cost(e, node));
+    default: return 0;
+    }
+}
+
+static u32 cost_now(Engine *e, u32 node);
+
+static u32 cheapest(Engine *e, Node n) {
+    u32 best = NEVER;
+    for (u32 with_rules = 0; with_rules < 2; with_rules++)
+        for (u32 i = 0; i < n.b; i++) {
+            u32 part = e->lists.p[n.a + i];
+            if (((e->nodes.p[part].flags & F_RULES) != 0) != with_rules) continue;
+            if (floor_cost(e, part) >= best) continue;
+            u32 cost = cost_now(e, part);
+            if (cost < best) best = cost;
+        }
+    return best;
+}
+
+static u32 open_rule(Engine *e, u32 rule) {
+    if (e->rules.p[rule].solved == UNSOLVED) {
+        e->rules.p[rule].solved = OPEN;
+        e->rules.p[rule].cost = NEVER;
+        PUSH(e, e->open_rules, rule);
+        u32 cost = cost_now(e, rule_body(e, rule, 0));
+        if (cost < e->rules.p[rule].cost) e->rules.p[rule].cost = cost;
+    }
+    return e->rules.p[rule].cost;
+}
+
+static u32 compute_cost(Engine *e, u32 node, Node n) {
+    u32 sum = 0;
+    switch (n.kind) {
+    case K_EMPTY: return NEVER;
+    case K_EPS: return 0;
+    case K_SET: return 1;
+    case K_LIT: return n.b;
+    case K_ALT: return cheapest(e, n);
+    case K_REP: return n.b ? times(n.b, cost_now(e, n.a)) : 0;
+    case K_WORDS: return words_cost(e, n);
+    case K_RULE: return open_rule(e, n.a);
+    case K_CAT:
+        for (; e->nodes.p[node].kind == K_CAT; node = e->nodes.p[node].b)
+            sum = add(sum, cost_now(e, e->nodes.p[node].a));
+        return add(sum, cost_now(e, node));
+    default: return opaque_cost(e, node);
+    }
+}
+
+static u32 cost_now(Engine *e, u32 node) {
+    Node n = e->nodes.p[node];
+    if (n.cost) return n.cost - 1;
+    if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+    spend(e, 1);
+    u32 cost = compute_cost(e, node, n);
+    e->depth--;
+    if (!(n.flags & F_RULES)) e->nodes.p[node].cost = cost + 1;
+    return cost;
+}
+
+/* Lower the costs of the rules met until none changes; then they are right for good. */
+static void settle(Engine *e) {
+    for (int changed = 1; changed;) {
+        changed = 0;
+        for (u32 i = 0; i < e->open_rules.n; i++) {
+            u32 rule = e->open_rules.p[i], cost = cost_now(e, e->rules.p[rule].body);
+            if (cost >= e->rules.p[rule].cost) continue;
+            e->rules.p[rule].cost = cost;
+            changed = 1;
+        }
+    }
+    while (e->open_rules.n) e->rules.p[e->open_rules.p[--e->open_rules.n]].solved = SOLVED;
+}
+
+u32 node_cost(Engine *e, u32 node) {
+    if (!(e->nodes.p[node].flags & F_RULES)) return cost_now(e, node);
+    while (e->open_rules.n) /* left by a search that failed */
+        e->rules.p[e->open_rules.p[--e->open_rules.n]].solved = UNSOLVED;
+    cost_now(e, node);
+    settle(e);
+    return cost_now(e, node);
+}
+
+/* ---- costs of stacks and states ----------------------------------------------------------------- */
+
+u32 stack_cost(Engine *e, u32 tail) {
+    u32 best = NEVER;
+    if (tail & IS_SET) {
+        for (u32 i = 0; i < tail_count(e, tail); i++) {
+            u32 cost = stack_cost(e, tail_at(e, tail, i));
+            if (cost < best) best = cost;
+        }
+        return best;
+    }
+    if (!e->stacks.p[tail].cost) {
+        if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+        u32 below = stack_cost(e, e->stacks.p[tail].tail);
+        e->depth--;
+        e->stacks.p[tail].cost = add(node_cost(e, e->stacks.p[tail].head), below) + 1;
+    }
+    return e->stacks.p[tail].cost - 1;
+}
+
+u32 state_cost(Engine *e, u32 state) { return state ? stack_cost(e, e->states.p[state].kernel) : NEVER; }
+
+/* ---- texts and tokens ----------------------------------------------------------------------------- */
+
+/* The next byte of a shortest completion, letters before others; moves `*state` on. */
+static u8 cheapest_byte(Engine *e, u32 *state) {
+    static const u8 liked[] = "a01x ";
+    Mask all = first_bytes(e, *state);
+    u32 goal = state_cost(e, *state) - 1;
+    u8 tried[256] = {0};
+    for (u32 i = 0; i < 256 + sizeof liked - 1; i++) {
+        u32 byte = i < sizeof liked - 1 ? liked[i] : i - (u32)(sizeof liked - 1);
+        u8 class = e->maps.p[(size_t)e->states.p[*state].map * 256 + byte];
+        if (tried[class] || !has(&all, byte)) continue;
+        tried[class] = 1;
+        u32 next = step(e, *state, byte);
+        if (next == DEAD || state_cost(e, next) > goal) continue;
+        *state = next;
+        return (u8)byte;
+    }
+    fail(e, UNDECIDED); /* costs are exact, so some byte lowers them */
+    return 0;
+}
+
+static void spell_text(Engine *e, u32 state) {
+    e->text.n = 0;
+    if (state_cost(e, state) > MAX_TEXT) fail(e, TOO_LARGE);
+    while (state_cost(e, state)) {
+        u8 byte = cheapest_byte(e, &state);
+        PUSH(e, e->text, byte);
+    }
+}
+
+static u32 child(const Trie *t, u32 node, u8 byte) {
+    u32 end = node + (u32)t->size[node];
+    for (u32 c = node + 1; c < end && t->byte[c] <= byte; c += (u32)t->size[c])
+        if (t->byte[c] == byte) return c;
+    return 0;
+}
+
+/* `best` gets three numbers a place: tokens from there on, the first of them, where it ends. */
+static void fewest_tokens(Engine *e) {
+    u32 length = e->text.n;
+    e->best.n = 0;
+    RESERVE(e, e->best, 3 * (length + 1));
+    u32 *best = e->best.p;
+    best[3 * length] = 0;
+    for (u32 i = length; i-- > 0;) {
+        best[3 * i] = NEVER;
+        for (u32 j = i, node = 0; j < length && (node = child(&e->trie, node, e->text.p[j])); j++) {
+            if (e->trie.token[node] < 0 || add(1, best[3 * (j + 1)]) >= best[3 * i]) continue;
+            best[3 * i] = 1 + best[3 * (j + 1)];
+            best[3 * i + 1] = (u32)e->trie.token[node];
+            best[3 * i + 2] = j + 1;
+        }
+    }
+}
+
+static u32 tokens_of(Engine *e, u32 state) {
+    if (!e->states.p[state].tokens) {
+        spell_text(e, state);
+        fewest_tokens(e);
+        e->states.p[state].tokens = e->best.p[0] + 1;
+    }
+    return e->states.p[state].tokens - 1;
+}
+
+u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room) {
+    if (!room) return tokens_of(e, state);
+    spell_text(e, state);
+    fewest_tokens(e);
+    for (u32 place = 0, n = 0; n < room && place < e->text.n && e->best.p[3 * place] < NEVER; n++) {
+        out[n] = e->best.p[3 * place + 1];
+        place = e->best.p[3 * place + 2];
+    }
+    return e->best.p[0];
+}
+
+/* Whether a state can end within some tokens; bytes bound tokens on both sides. */
+static int ends_within(Engine *e, u32 state, u32 tokens) {
+    u32 cost = state_cost(e, state);
+    if (e->trie.all_bytes && cost <= tokens) return 1;
+    if (cost > (u64)tokens * e->trie.max_depth) return 0;
+    return tokens_of(e, state) <= tokens;
+}
+
+u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
+    const Trie *t = &e->trie;
+    u32 removed = 0;
+    if (budget && t->all_bytes && worst_cost(e, state) <= budget - 1) return 0;
+    RESERVE(e, e->path, t->max_depth + 2);
+    e->path.p[0] = state;
+    for (u32 i = 1; i < t->num_nodes;) {
+        u32 level = (u32)t->depth[i], next = step(e, e->path.p[level - 1], t->byte[i]);
+        if (next == DEAD) {
+            i += (u32)t->size[i];
+            continue;
+        }
+        if (t->token[i] >= 0 && (!budget || !ends_within(e, next, budget - 1)))
+            for (i32 k = t->token[i]; k >= 0; k = t->same[k], removed++) row[k >> 5] &= ~(1u << (k & 31));
+        e->path.p[level] = next;
+        i++;
+    }
+    return removed;
+}

@@ -1,0 +1,263 @@
+/* The engine's types: expressions, stacks and states, all interned and named by small integers.
+
+   An expression (node) is a regular or context-free byte expression. A stack is a node still to be
+   read and its tail: one stack, or a set of stacks when the text can be read in several ways. A
+   state is a set of stacks, no two of the same head: what begins alike is kept once, which keeps an
+   ambiguous grammar polynomial. Transitions, masks and derivatives are computed when first asked for
+   and kept. Everything is reached by index, because the arrays
+   grow; a pointer into one is never held across a call that may add to it. */
+#ifndef RADIXGEN_ENGINE_H
+#define RADIXGEN_ENGINE_H
+
+#include <setjmp.h>
+#include <stdint.h>
+#include <stddef.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t i32;
+
+#define NONE 0xFFFFFFFFu
+
+/* ---- growing arrays and hash tables ---------------------------------------------------- */
+#define VEC(T) struct { T *p; u32 n, cap; }
+
+typedef struct { u32 hash, id; } Slot;               /* id + 1; 0 is free */
+typedef struct { Slot *p; u32 mask, n; } Table;
+
+/* ---- nodes ----------------------------------------------------------------------------- */
+enum Kind { K_EMPTY, K_EPS, K_SET, K_LIT, K_CAT, K_ALT, K_REP, K_AND, K_NOT, K_WORDS, K_RULE };
+enum { EMPTY = 0, EPS = 1, EVERYTHING = 2 };         /* fixed ids */
+enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16 };
+
+typedef struct {
+    u8 kind, flags;
+    u16 unused;
+    u32 a, b, c, d;  /* SET a=mask; LIT a=offset b=length; CAT a b; ALT, AND a=list b=count;
+                        REP a=item b=low c=high (NONE: no bound); NOT a;
+                        WORDS a=table b=first c=end d=depth; RULE a=rule */
+    u32 part;        /* list of its byte classes as mask ids, + 1; 0: not computed */
+    u32 slice;       /* for the item of a repeat: its slice of the vocabulary, + 1 */
+    u32 cost;        /* bytes of its shortest string, + 1; 0: not computed, or rules are in it */
+    u32 mark;        /* of one search over derivatives */
+} Node;
+
+typedef struct { u64 w[4]; } Mask;                    /* a set of bytes */
+typedef struct { u32 offset, length; } Span;          /* of the byte pool */
+typedef struct { u32 first, count; } WordTable;       /* spans of sorted, distinct words */
+typedef struct { u32 body, entered, cost; u8 checked, solved; } Rule;
+
+/* ---- stacks and states ----------------------------------------------------------------- */
+enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */
+#define IS_SET 0x80000000u                            /* a tail that is a set: its index and this */
+
+typedef struct { u32 head, tail, state, seen, cost; } Stack;
+typedef struct { u32 first, count, state; } StackSet; /* sorted members, of `lists` */
+typedef struct { u32 first, count, whole; } Merge;    /* stacks as given, and what they merge to */
+typedef struct { u32 mask, after, opaque; } Item;     /* opaque: its derivative comes before after */
+enum { S_CLOSED = 1, S_ACCEPTING = 2, S_LOOP_END = 4 };
+enum { DEAD = 0 };                                    /* the state without a way on */
+
+typedef struct {
+    u32 kernel;              /* its stacks: one, or a set */
+    u32 items, num_items;    /* ways on, once closed */
+    u32 map;                 /* byte -> class */
+    u32 next;                /* class -> state, NONE: not computed */
+    u32 record;              /* its mask, + 1 */
+    u32 worst;               /* the dearest completion after an allowed token, in bytes, + 1 */
+    u32 tokens;              /* tokens of a shortest completion, + 1 */
+    u16 num_classes;
+    u8 flags;
+    u8 unused;
+} State;
+
+/* ---- masks ----------------------------------------------------------------------------- */
+typedef struct { u32 base, toggles, count; } Record;  /* a row, and tokens whose bit differs */
+
+typedef struct {
+    u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* every byte is a token */
+    const u8 *byte;
+    const i32 *depth, *size, *token;  /* of a node; token: first id that ends there, or -1 */
+    const i32 *same;                  /* of an id: the next id of equal bytes, or -1 */
+    const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
+    const u8 *bytes;
+} Trie;
+
+typedef struct { u32 node, count; } Exit;             /* trie node of the first byte not in the loop */
+typedef struct { u32 token, count; } Counted;
+typedef struct {                                      /* what follows a loop, merged into one trie */
+    VEC(u8) byte;
+    VEC(u32) depth;
+    VEC(u32) size;
+    VEC(u32) first;                                   /* into tokens; [nodes + 1] */
+    VEC(Counted) tokens;
+} Remainders;
+
+typedef struct {                                      /* the vocabulary as seen by one loop item */
+    u8 usable;
+    u32 item, start;                                  /* start: the state that begins an item */
+    u32 dearest;                                      /* bytes that may be left of an open item */
+    Mask first;
+    u32 max_count;
+    u32 *by_count;                                    /* tokens inside the loop, by items touched */
+    u32 *count_end;                                   /* [max_count + 1] ends in by_count */
+    u32 *rows;                                        /* [max_count + 1] row of <= that many, or NONE */
+    VEC(Exit) exits[256];
+    Remainders *remainders[256];
+    u8 merged[256];
+} Slice;
+
+enum Fault { OK, OUT_OF_MEMORY, TOO_LARGE, TOO_AMBIGUOUS, TOO_DEEP, UNDECIDED, CALLBACK, TOO_SLOW };
+
+typedef i32 (*ExpandRule)(u32 rule, i32 check);
+
+typedef struct Engine {
+    Trie trie;
+    ExpandRule expand;
+    jmp_buf *guard;
+    size_t bytes, max_bytes;                          /* allocated; the bound for this call */
+    u64 fuel;                                         /* work left to this call */
+    u32 depth;                                        /* of recursion in C */
+
+    VEC(Node) nodes;
+    VEC(Mask) masks;
+    VEC(u8) pool;
+    VEC(u32) lists;
+    VEC(Span) words;
+    VEC(WordTable) tables;
+    VEC(Rule) rules;
+    VEC(Stack) stacks;
+    VEC(StackSet) sets;
+    VEC(Merge) merges;
+    VEC(State) states;
+    VEC(Item) items;
+    VEC(u8) maps;                                     /* 256 a map */
+    VEC(u32) map_masks;                               /* per map: key list, its length, classes */
+    VEC(u32) nexts;
+    VEC(Record) records;
+    VEC(u32) toggles;
+    VEC(u32 *) rows;
+    VEC(Slice *) slices;
+    VEC(u64) derivatives;                             /* pairs: key, result */
+    Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table;
+
+    u32 epoch, visited;                               /* marks and counts of one closure */
+    VEC(u32) search, seen;                            /* of one search for emptiness */
+    VEC(u64) accounts;                                /* bytes left to each grammar */
+    VEC(u32) waiting;
+    VEC(Item) found;
+    VEC(u32) after;
+    VEC(u32) hits;                                    /* tokens of a walk */
+    VEC(u32) path;                                    /* state by depth of a walk */
+    VEC(u32) path2;
+    VEC(u32) open_rules, level;                       /* of one search for costs */
+    u32 solving, mark;
+    VEC(u8) text;                                     /* a shortest completion */
+    VEC(u32) best;                                    /* tokens that spell its rest, by place */
+    u32 weigh, worst;                                 /* masks.c also asks what completions cost */
+    u64 steps;                                        /* trie nodes visited, for limits and reports */
+} Engine;
+
+/* memory.c */
+void fail(Engine *e, enum Fault fault);
+void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width);
+void *take(Engine *e, size_t size);
+void table_add(Engine *e, Table *t, u32 hash, u32 id);
+
+static inline void spend(Engine *e, u64 work) {
+    if (e->fuel < work) fail(e, TOO_SLOW);
+    e->fuel -= work;
+}
+
+#define RESERVE(e, v, extra)                                                                      \
+    do {                                                                                          \
+        if ((v).n + (u32)(extra) > (v).cap)                                                       \
+            (v).p = grow((e), (v).p, &(v).cap, (v).n + (u32)(extra), sizeof *(v).p);              \
+    } while (0)
+#define PUSH(e, v, x)                                                                             \
+    do {                                                                                          \
+        RESERVE(e, v, 1);                                                                         \
+        (v).p[(v).n++] = (x);                                                                     \
+    } while (0)
+#define PROBE(t, h, i)                                                                            \
+    for (u32 i = (t).p ? (h) & (t).mask : 0; (t).p && (t).p[i].id; i = (i + 1) & (t).mask)
+
+static inline u32 mix(u32 h, u32 x) {
+    h = (h ^ x) * 0x9E3779B1u;
+    return h ^ (h >> 15);
+}
+static inline int has(const Mask *m, u32 byte) { return (int)(m->w[byte >> 6] >> (byte & 63) & 1); }
+static inline int mask_size(const Mask *m) {
+    return __builtin_popcountll(m->w[0]) + __builtin_popcountll(m->w[1]) +
+           __builtin_popcountll(m->w[2]) + __builtin_popcountll(m->w[3]);
+}
+static inline u32 lowest(const Mask *m) {
+    for (u32 i = 0; i < 4; i++)
+        if (m->w[i]) return i * 64 + (u32)__builtin_ctzll(m->w[i]);
+    return 256;
+}
+
+/* nodes.c */
+u32 make_mask(Engine *e, const Mask *m);
+u32 make_set(Engine *e, const Mask *m);
+u32 make_literal(Engine *e, const u8 *bytes, u32 length);
+u32 literal_tail(Engine *e, u32 node);
+u32 make_cat(Engine *e, u32 a, u32 b);
+u32 make_alt(Engine *e, u32 *parts, u32 count);
+u32 make_and(Engine *e, u32 *parts, u32 count);
+u32 make_not(Engine *e, u32 item);
+u32 make_repeat(Engine *e, u32 item, u32 low, u32 high);
+u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth);
+u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count);
+u32 make_rule(Engine *e, u32 rule);
+u32 words_split(Engine *e, u32 node, u32 *from, u32 *byte);
+typedef struct { u32 a, b, low, high; } Counts;
+u32 join_counts(Counts *counts, u32 n);
+
+/* derive.c */
+u32 derive(Engine *e, u32 node, u32 byte);
+u32 classes_of(Engine *e, u32 node);
+int is_alive(Engine *e, u32 node);
+void end_search(Engine *e, int found);
+typedef struct { u8 of[256]; u16 size[256]; u32 n; } Partition;
+void partition_start(Partition *p);
+void partition_split(Partition *p, const Mask *m);
+
+/* states.c */
+u32 push(Engine *e, u32 node, u32 tail);
+u32 state_of(Engine *e, u32 tail);
+u32 tail_count(const Engine *e, u32 tail);
+u32 tail_at(const Engine *e, u32 tail, u32 index);
+void close_state(Engine *e, u32 state);
+u32 compute_next(Engine *e, u32 state, u32 byte);
+
+static inline u32 step(Engine *e, u32 state, u32 byte) {
+    if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+    const State *s = &e->states.p[state];
+    u32 next = e->nexts.p[s->next + e->maps.p[(size_t)s->map * 256 + byte]];
+    return next != NONE ? next : compute_next(e, state, byte);
+}
+
+/* masks.c and slices.c */
+u32 mask_record(Engine *e, u32 state);
+u32 add_row(Engine *e, const u32 *words);
+int walk(Engine *e, u32 state, u32 node, u64 limit);
+void add_hit(Engine *e, i32 token, u32 state);
+u32 worst_cost(Engine *e, u32 state);
+
+/* complete.c */
+#define NEVER 0x7FFFFFFFu
+u32 rule_body(Engine *e, u32 rule, int may_check);
+u32 state_cost(Engine *e, u32 state);
+u32 stack_cost(Engine *e, u32 tail);
+u32 node_cost(Engine *e, u32 node);
+u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room);
+u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget);
+Slice *slice_of(Engine *e, u32 item);
+Mask first_bytes(Engine *e, u32 state);
+u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
+u32 finish_record(Engine *e, u32 base);
+
+#endif

@@ -1,0 +1,252 @@
+/* The mask of a state: which tokens may come next.
+
+   A mask is kept as a record: a row of bits and the tokens that differ from it. Most records share
+   few rows. Three ways to one: walk the trie; for a loop such as the inside of a JSON string, take
+   the row of the loop and walk only what can follow it (slices.c); for an intersection with
+   complements, such as a key that is none of the listed ones, start from the mask without the
+   complements and walk where the two differ. */
+#include "engine.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOGGLES = 2048, QUICK_WALK = 4096, DIFFERENCE_WALK = 40000, MAX_UNION = 16 };
+
+void add_hit(Engine *e, i32 token, u32 state) {
+    for (; token >= 0; token = e->trie.same[token]) PUSH(e, e->hits, (u32)token);
+    if (!e->weigh || state == DEAD) return;
+    u32 cost = state_cost(e, state);
+    if (cost > e->worst) e->worst = cost;
+}
+
+/* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
+   than `limit` nodes were visited. */
+int walk(Engine *e, u32 state, u32 node, u64 limit) {
+    const Trie *t = &e->trie;
+    u32 end = node + (u32)t->size[node], visited = 0;
+    i32 above = t->depth[node] + 1;
+    RESERVE(e, e->path, e->trie.max_depth + 2);
+    e->path.p[0] = state;
+    for (u32 i = node + 1; i < end;) {
+        u32 level = (u32)(t->depth[i] - above), next = step(e, e->path.p[level], t->byte[i]);
+        if (++visited > limit) return 0;
+        if (next == DEAD) {
+            i += (u32)t->size[i];
+            continue;
+        }
+        if (t->token[i] >= 0) add_hit(e, t->token[i], next);
+        e->path.p[level + 1] = next;
+        i++;
+    }
+    e->steps += visited;
+    return 1;
+}
+
+/* The same for two states, collecting tokens on which they differ. */
+static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
+    const Trie *t = &e->trie;
+    u32 visited = 0;
+    RESERVE(e, e->path, e->trie.max_depth + 2);
+    RESERVE(e, e->path2, e->trie.max_depth + 2);
+    e->path.p[0] = state;
+    e->path2.p[0] = other;
+    for (u32 i = 1; i < t->num_nodes;) {
+        u32 level = (u32)t->depth[i] - 1, byte = t->byte[i];
+        u32 a = step(e, e->path.p[level], byte), b = step(e, e->path2.p[level], byte);
+        if (++visited > limit) return 0;
+        if (a == b) {
+            i += (u32)t->size[i];
+            continue;
+        }
+        if (t->token[i] >= 0 && (a == DEAD) != (b == DEAD)) add_hit(e, t->token[i], a);
+        e->path.p[level + 1] = a;
+        e->path2.p[level + 1] = b;
+        i++;
+    }
+    e->steps += visited;
+    return 1;
+}
+
+/* ---- rows and records ----------------------------------------------------------------------- */
+
+u32 add_row(Engine *e, const u32 *words) {
+    u32 n = e->trie.num_words, hash = n;
+    for (u32 i = 0; i < n; i++) hash = mix(hash, words[i]);
+    PROBE(e->row_table, hash, i) {
+        Slot s = e->row_table.p[i];
+        if (s.hash == hash && !memcmp(e->rows.p[s.id - 1], words, n * sizeof *words)) return s.id - 1;
+    }
+    u32 *copy = take(e, n * sizeof *words), id = e->rows.n;
+    memcpy(copy, words, n * sizeof *words);
+    PUSH(e, e->rows, copy);
+    table_add(e, &e->row_table, hash, id);
+    return id;
+}
+
+static void flip(u32 *row, const u32 *tokens, u32 n) {
+    for (u32 i = 0; i < n; i++) row[tokens[i] >> 5] ^= 1u << (tokens[i] & 31);
+}
+
+/* The record of row `base` with the bits of `hits` flipped. */
+u32 finish_record(Engine *e, u32 base) {
+    Record r = {base, e->toggles.n, e->hits.n};
+    if (r.count > MAX_TOGGLES) {
+        u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = malloc(bytes);
+        if (!row) fail(e, OUT_OF_MEMORY);
+        memcpy(row, e->rows.p[base], bytes);
+        flip(row, e->hits.p, r.count);
+        r = (Record){add_row(e, row), 0, 0};
+        free(row);
+    } else if (r.count) {
+        RESERVE(e, e->toggles, r.count);
+        memcpy(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32));
+        e->toggles.n += r.count;
+    }
+    PUSH(e, e->records, r);
+    return e->records.n - 1;
+}
+
+static void write_record(const Engine *e, u32 record, u32 *row) {
+    Record r = e->records.p[record];
+    memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);
+    flip(row, e->toggles.p + r.toggles, r.count);
+}
+
+static u32 union_of(Engine *e, const u32 *records, u32 n) {
+    u32 words = e->trie.num_words, *both = malloc(2 * words * sizeof *both);
+    if (!both) fail(e, OUT_OF_MEMORY);
+    write_record(e, records[0], both);
+    for (u32 k = 1; k < n; k++) {
+        write_record(e, records[k], both + words);
+        for (u32 i = 0; i < words; i++) both[i] |= both[words + i];
+    }
+    u32 base = 0; /* the row of a part is most of the union, if any part has one */
+    for (u32 k = 0; k < n; k++)
+        if (e->records.p[records[k]].base) base = e->records.p[records[k]].base;
+    const u32 *row = e->rows.p[base];
+    e->hits.n = 0;
+    for (u32 i = 0; i < words; i++)
+        for (u32 bits = both[i] ^ row[i]; bits; bits &= bits - 1)
+            PUSH(e, e->hits, i * 32 + (u32)__builtin_ctz(bits));
+    free(both);
+    return finish_record(e, base);
+}
+
+/* ---- choosing the way ------------------------------------------------------------------------ */
+
+Mask first_bytes(Engine *e, u32 state) {
+    Mask all = {{0}};
+    if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+    State s = e->states.p[state];
+    for (u32 i = 0; i < s.num_items; i++)
+        for (u32 w = 0; w < 4; w++) all.w[w] |= e->masks.p[e->items.p[s.items + i].mask].w[w];
+    return all;
+}
+
+static u32 walk_record(Engine *e, u32 state, u64 limit) {
+    e->hits.n = 0;
+    return walk(e, state, 0, limit) ? finish_record(e, 0) : NONE;
+}
+
+/* A loop whose items and what follows it begin with different bytes. */
+static u32 loop_record(Engine *e, Node loop, u32 tail) {
+    Slice *slice = slice_of(e, loop.a);
+    if (!slice) return NONE;
+    Mask after = first_bytes(e, state_of(e, tail));
+    for (u32 w = 0; w < 4; w++)
+        if (after.w[w] & slice->first.w[w]) return NONE;
+    return slice_record(e, slice, loop.b, loop.c, tail);
+}
+
+/* An intersection against itself without its complements. */
+static u32 difference_record(Engine *e, Node both, u32 tail, u32 state) {
+    u32 parts[64], n = 0;
+    if (both.b > 64) return NONE;
+    for (u32 i = 0; i < both.b; i++) {
+        u32 part = e->lists.p[both.a + i];
+        if (e->nodes.p[part].kind != K_NOT) parts[n++] = part;
+    }
+    if (n == 0 || n == both.b) return NONE;
+    u32 other = state_of(e, push(e, make_and(e, parts, n), tail)), known = mask_record(e, other);
+    e->hits.n = 0;
+    if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
+    Record r = e->records.p[known];
+    RESERVE(e, e->hits, r.count);
+    memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
+    e->hits.n += r.count;
+    return finish_record(e, r.base);
+}
+
+static u32 stack_record(Engine *e, u32 stack, u32 state) {
+    if (stack == END || stack == LOOP_END) return NONE;
+    Stack s = e->stacks.p[stack];
+    Node head = e->nodes.p[s.head];
+    if (head.kind == K_REP) return loop_record(e, head, s.tail);
+    if (head.kind == K_AND) return difference_record(e, head, s.tail, state);
+    return NONE;
+}
+
+/* The stacks that a state's stacks unfold to: rules by their bodies, choices by their parts. */
+static u32 unfold(Engine *e, u32 state, u32 *stacks) {
+    u32 kernel = e->states.p[state].kernel, n = tail_count(e, kernel);
+    if (n > MAX_UNION) return 0;
+    for (u32 i = 0; i < n; i++) stacks[i] = tail_at(e, kernel, i);
+    for (u32 i = 0; i < n;) {
+        if (stacks[i] == END || stacks[i] == LOOP_END) {
+            i++;
+            continue;
+        }
+        Stack top = e->stacks.p[stacks[i]];
+        Node head = e->nodes.p[top.head];
+        if (head.kind == K_RULE && e->rules.p[head.a].body != NONE) {
+            stacks[i] = push(e, e->rules.p[head.a].body, top.tail);
+        } else if (head.kind == K_CAT) {
+            stacks[i] = push(e, top.head, top.tail);
+        } else if (head.kind == K_ALT && n + head.b <= MAX_UNION) {
+            stacks[i] = push(e, e->lists.p[head.a], top.tail);
+            for (u32 k = 1; k < head.b; k++) stacks[n++] = push(e, e->lists.p[head.a + k], top.tail);
+        } else {
+            i++;
+        }
+    }
+    return n;
+}
+
+static u32 parts_record(Engine *e, u32 state) {
+    u32 stacks[MAX_UNION], records[MAX_UNION], n = unfold(e, state, stacks);
+    if (n < 2 && (n == 0 || stacks[0] == e->states.p[state].kernel)) return NONE;
+    for (u32 i = 0; i < n; i++) records[i] = mask_record(e, state_of(e, stacks[i]));
+    return union_of(e, records, n);
+}
+
+/* The dearest of the completions after each allowed token, in bytes, or a little more. */
+u32 worst_cost(Engine *e, u32 state) {
+    u32 outer = e->worst, weigh = e->weigh;
+    if (!e->states.p[state].worst) {
+        e->weigh = 1;
+        e->worst = 0;
+        e->states.p[state].record = 0;
+        mask_record(e, state);
+        e->states.p[state].worst = e->worst + 1;
+        e->weigh = weigh;
+        e->worst = outer;
+    }
+    return e->states.p[state].worst - 1;
+}
+
+u32 mask_record(Engine *e, u32 state) {
+    u32 worst = e->states.p[state].worst;
+    if (e->weigh && worst && worst - 1 > e->worst) e->worst = worst - 1;
+    if (e->states.p[state].record && (!e->weigh || worst))
+        return e->states.p[state].record - 1;
+    if (++e->depth > 2000) fail(e, TOO_DEEP);
+    if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+    State s = e->states.p[state];
+    u32 record = NONE;
+    if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
+    if (record == NONE) record = walk_record(e, state, QUICK_WALK);
+    if (record == NONE) record = parts_record(e, state);
+    if (record == NONE) record = walk_record(e, state, ~0ull);
+    e->depth--;
+    e->states.p[state].record = record + 1;
+    return record;
+}

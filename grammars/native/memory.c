@@ -1,0 +1,52 @@
+/* Memory: growing arrays and hash tables, all counted, with one way out when a limit is met. */
+#include "engine.h"
+#include <stdlib.h>
+#include <string.h>
+
+void fail(Engine *e, enum Fault fault) { longjmp(*e->guard, fault); }
+
+static void charge(Engine *e, size_t more) {
+    if (e->bytes + more > e->max_bytes) fail(e, TOO_LARGE);
+    e->bytes += more;
+}
+
+void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width) {
+    u32 larger = *cap < 32 ? 64 : *cap * 2;
+    if (larger < need) larger = need;
+    charge(e, (larger - *cap) * width);
+    void *moved = realloc(p, larger * width);
+    if (!moved) fail(e, OUT_OF_MEMORY);
+    *cap = larger;
+    return moved;
+}
+
+void *take(Engine *e, size_t size) {
+    charge(e, size);
+    void *p = calloc(1, size ? size : 1);
+    if (!p) fail(e, OUT_OF_MEMORY);
+    return p;
+}
+
+static void table_grow(Engine *e, Table *t) {
+    u32 size = t->p ? (t->mask + 1) * 2 : 256;
+    charge(e, (size_t)size * sizeof(Slot) / (t->p ? 2 : 1));
+    Slot *p = calloc(size, sizeof(Slot));
+    if (!p) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; t->p && i <= t->mask; i++) {
+        if (!t->p[i].id) continue;
+        u32 j = t->p[i].hash & (size - 1);
+        while (p[j].id) j = (j + 1) & (size - 1);
+        p[j] = t->p[i];
+    }
+    free(t->p);
+    t->p = p;
+    t->mask = size - 1;
+}
+
+void table_add(Engine *e, Table *t, u32 hash, u32 id) {
+    if (!t->p || t->n * 2 > t->mask) table_grow(e, t);
+    u32 i = hash & t->mask;
+    while (t->p[i].id) i = (i + 1) & t->mask;
+    t->p[i] = (Slot){hash, id + 1};
+    t->n++;
+}

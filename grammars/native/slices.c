@@ -1,0 +1,198 @@
+/* The vocabulary as one loop sees it, computed once and used wherever the loop stands.
+
+   For a loop item such as "one character of a JSON string" one walk sorts the tokens: those that
+   stay inside the loop, by how many items they touch, and those that leave it between two items,
+   by the byte with which they leave (exits). That holds for any bounds of the loop and anything
+   that follows it, as long as the item is a prefix code and what follows begins otherwise. */
+#include "engine.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIN_FIRST = 16, MAX_MERGED = 30000 };
+
+/* ---- building ------------------------------------------------------------------------------- */
+
+typedef struct { Counted *p; u32 n, cap; } CountedList;
+
+/* Walk the whole trie through the loop; 0 when the item is not a prefix code. `path2` holds the
+   items touched so far, doubled, plus one between two items. */
+static int sort_tokens(Engine *e, Slice *s, CountedList *inside) {
+    const Trie *t = &e->trie;
+    RESERVE(e, e->path, e->trie.max_depth + 2);
+    RESERVE(e, e->path2, e->trie.max_depth + 2);
+    e->path.p[0] = s->start;
+    e->path2.p[0] = 1;
+    for (u32 i = 1; i < t->num_nodes;) {
+        u32 level = (u32)t->depth[i] - 1, count = e->path2.p[level], byte = t->byte[i];
+        u32 next = step(e, e->path.p[level], byte);
+        if (next == DEAD) {
+            if (count & 1) PUSH(e, s->exits[byte], ((Exit){i, count >> 1}));
+            i += (u32)t->size[i];
+            continue;
+        }
+        count = (count >> 1) + (count & 1);
+        State after = e->states.p[next];
+        int whole = (after.flags & S_LOOP_END) != 0;
+        if (whole && after.kernel != LOOP_END) return 0;
+        for (i32 k = t->token[i]; k >= 0; k = t->same[k]) PUSH(e, *inside, ((Counted){(u32)k, count}));
+        if (!whole && t->token[i] >= 0) {
+            u32 cost = state_cost(e, next);
+            if (cost > s->dearest) s->dearest = cost;
+        }
+        e->path.p[level + 1] = whole ? s->start : next;
+        e->path2.p[level + 1] = count << 1 | (u32)whole;
+        i++;
+    }
+    return 1;
+}
+
+static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
+    for (u32 i = 0; i < inside->n; i++)
+        if (inside->p[i].count > s->max_count) s->max_count = inside->p[i].count;
+    s->by_count = take(e, inside->n * sizeof(u32));
+    s->count_end = take(e, (s->max_count + 2) * sizeof(u32));
+    s->rows = take(e, (s->max_count + 1) * sizeof(u32));
+    memset(s->rows, 0xFF, (s->max_count + 1) * sizeof(u32));
+    for (u32 i = 0; i < inside->n; i++) s->count_end[inside->p[i].count + 1]++;
+    for (u32 c = 1; c <= s->max_count + 1; c++) s->count_end[c] += s->count_end[c - 1];
+    for (u32 i = 0; i < inside->n; i++) s->by_count[s->count_end[inside->p[i].count]++] = inside->p[i].token;
+}
+
+/* The slice of a loop item; NULL where it does not help: rules, narrow items, no prefix code. */
+Slice *slice_of(Engine *e, u32 item) {
+    Node n = e->nodes.p[item];
+    if (n.slice) return e->slices.p[n.slice - 1]->usable ? e->slices.p[n.slice - 1] : NULL;
+    if (n.kind == K_RULE || n.flags & F_NULLABLE) return NULL;
+    Slice *s = take(e, sizeof *s);
+    PUSH(e, e->slices, s);
+    s->item = item;
+    s->start = state_of(e, push(e, item, LOOP_END));
+    s->first = first_bytes(e, s->start);
+    if (mask_size(&s->first) >= MIN_FIRST) {
+        CountedList inside = {NULL, 0, 0};
+        s->usable = (u8)sort_tokens(e, s, &inside);
+        if (s->usable) keep_inside(e, s, &inside);
+        e->bytes -= inside.cap * sizeof *inside.p;
+        free(inside.p);
+    }
+    e->nodes.p[item].slice = e->slices.n;
+    return s->usable ? s : NULL;
+}
+
+/* The row of the tokens that touch at most `count` items. */
+static u32 row_within(Engine *e, Slice *s, u32 count) {
+    if (count > s->max_count) count = s->max_count;
+    if (s->rows[count] != NONE) return s->rows[count];
+    u32 words = e->trie.num_words, *row = calloc(words, sizeof *row);
+    if (!row) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; i < s->count_end[count]; i++) row[s->by_count[i] >> 5] |= 1u << (s->by_count[i] & 31);
+    s->rows[count] = add_row(e, row);
+    free(row);
+    return s->rows[count];
+}
+
+/* ---- what follows: the rests of all tokens that leave with one byte, as one trie -------------- */
+
+/* The children of a group of trie nodes, sorted by byte; the caller frees. */
+static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
+    const Trie *t = &e->trie;
+    u32 start[257] = {0};
+    for (u32 i = 0; i < n; i++) {
+        u32 end = group[i].node + (u32)t->size[group[i].node];
+        for (u32 c = group[i].node + 1; c < end; c += (u32)t->size[c]) start[t->byte[c] + 1]++;
+    }
+    for (u32 b = 1; b < 257; b++) start[b] += start[b - 1];
+    *total = start[256];
+    Exit *children = malloc((*total + 1) * sizeof *children);
+    if (!children) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; i < n; i++) {
+        u32 end = group[i].node + (u32)t->size[group[i].node];
+        for (u32 c = group[i].node + 1; c < end; c += (u32)t->size[c])
+            children[start[t->byte[c]]++] = (Exit){c, group[i].count};
+    }
+    return children;
+}
+
+static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth) {
+    const Trie *t = &e->trie;
+    u32 node = r->byte.n, total;
+    PUSH(e, r->byte, t->byte[group[0].node]);
+    PUSH(e, r->depth, depth);
+    PUSH(e, r->size, 0);
+    PUSH(e, r->first, r->tokens.n);
+    for (u32 i = 0; i < n; i++)
+        for (i32 k = t->token[group[i].node]; k >= 0; k = t->same[k])
+            PUSH(e, r->tokens, ((Counted){(u32)k, group[i].count}));
+    Exit *children = sorted_children(e, group, n, &total);
+    for (u32 i = 0, j; i < total; i = j) {
+        u8 byte = t->byte[children[i].node];
+        for (j = i + 1; j < total && t->byte[children[j].node] == byte; j++) continue;
+        merge(e, r, children + i, j - i, depth + 1);
+    }
+    free(children);
+    r->size.p[node] = r->byte.n - node;
+}
+
+static void merge_exits(Engine *e, Slice *s, u32 byte) {
+    u64 nodes = 0;
+    s->merged[byte] = 1;
+    for (u32 i = 0; i < s->exits[byte].n; i++) nodes += (u64)e->trie.size[s->exits[byte].p[i].node];
+    if (nodes == 0 || nodes > MAX_MERGED) return;
+    Remainders *r = take(e, sizeof *r);
+    s->remainders[byte] = r;
+    merge(e, r, s->exits[byte].p, s->exits[byte].n, 0);
+    PUSH(e, r->first, r->tokens.n);
+}
+
+static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 high, u32 state) {
+    u32 before = e->hits.n;
+    for (u32 k = r->first.p[node]; k < r->first.p[node + 1]; k++)
+        if (r->tokens.p[k].count >= low && r->tokens.p[k].count <= high) PUSH(e, e->hits, r->tokens.p[k].token);
+    if (e->weigh && e->hits.n > before) add_hit(e, -1, state);
+}
+
+static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
+    RESERVE(e, e->path, e->trie.max_depth + 2);
+    e->path.p[0] = state;
+    add_counted(e, r, 0, low, high, state);
+    for (u32 i = 1; i < r->byte.n;) {
+        u32 level = r->depth.p[i], next = step(e, e->path.p[level - 1], r->byte.p[i]);
+        if (next == DEAD) {
+            i += r->size.p[i];
+            continue;
+        }
+        add_counted(e, r, i, low, high, next);
+        e->path.p[level] = next;
+        i++;
+    }
+    e->steps += r->byte.n;
+}
+
+static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, u32 high) {
+    for (u32 i = 0; i < s->exits[byte].n; i++) {
+        Exit x = s->exits[byte].p[i];
+        if (x.count < low || x.count > high) continue;
+        add_hit(e, e->trie.token[x.node], state);
+        walk(e, state, x.node, ~0ull);
+    }
+}
+
+/* The record of the loop with `low` to `high` items left before `tail`. */
+u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
+    u32 base = row_within(e, s, high), after = state_of(e, tail);
+    Mask first = first_bytes(e, after);
+    e->hits.n = 0;
+    if (e->weigh) { /* inside the loop: an item may be open, and all that are still due */
+        u64 cost = (u64)s->dearest + (u64)low * node_cost(e, s->item) + stack_cost(e, tail);
+        if (cost > e->worst) e->worst = cost < NEVER ? (u32)cost : NEVER;
+    }
+    for (u32 w = 0; w < 4; w++)
+        for (u64 bits = first.w[w]; bits; bits &= bits - 1) {
+            u32 byte = w * 64 + (u32)__builtin_ctzll(bits), next = step(e, after, byte);
+            if (next == DEAD || !s->exits[byte].n) continue;
+            if (!s->merged[byte]) merge_exits(e, s, byte);
+            if (s->remainders[byte]) walk_remainders(e, s->remainders[byte], next, low, high);
+            else walk_exits(e, s, byte, next, low, high);
+        }
+    return finish_record(e, base);
+}

@@ -1,0 +1,302 @@
+"""The engine in C: see `native/engine.h`. This module owns its memory, its lock and its errors."""
+
+import ctypes
+import threading
+import weakref
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixgen import native
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.expr import Expr, Node, Rule
+from radixgen.grammars.node_program import NodeProgram
+from radixgen.grammars.normal_form import normal_body, remove_left_recursion
+from radixgen.grammars.productive import prune
+from radixgen.grammars.python_engine import UNSPELLABLE
+from radixgen.grammars.vocabulary import Vocabulary
+
+Words = NDArray[np.int32]
+
+MAX_FORCED = 4096
+_SOURCES = (
+    "memory.c",
+    "nodes.c",
+    "derive.c",
+    "states.c",
+    "masks.c",
+    "slices.c",
+    "complete.c",
+    "api.c",
+)
+_EXPAND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32)
+_CALLBACK = 6
+_NEVER = 0x7FFFFFFF
+_FAULTS = {
+    1: "there is no memory left for it",
+    2: "it needs more memory than the engine may use; raise the compiler's max_bytes",
+    3: "there are over 20000 ways to read the text at one place; it is too ambiguous",
+    4: "it is nested too deeply",
+    5: "whether an intersection or complement is empty takes over 20000 states to decide",
+    7: "one step takes too long; simplify its patterns or bounds",
+}
+
+
+def load_library() -> ctypes.CDLL | None:
+    """The compiled engine, built at first use; None where `radixgen.native` cannot or may not."""
+    folder = Path(__file__).parent / "native"
+    library = native.load("grammars", [folder / name for name in _SOURCES], ["-fvisibility=hidden"])
+    if library is not None:
+        _declare(library)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    u32, i32, u64, pointer = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_void_p
+    signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "rx_new": (pointer, (u32, u32, *[pointer] * 7, _EXPAND, u64)),
+        "rx_free": (None, (pointer,)),
+        "rx_build": (i32, (pointer, pointer, u32, ctypes.c_char_p, pointer, pointer)),
+        "rx_add_rule": (i32, (pointer,)),
+        "rx_set_body": (None, (pointer, u32, u32)),
+        "rx_start": (i32, (pointer, u32)),
+        "rx_bytes": (i32, (pointer, u32, ctypes.c_char_p, u32)),
+        "rx_token": (i32, (pointer, u32, u32)),
+        "rx_accepting": (i32, (pointer, u32)),
+        "rx_next": (i32, (pointer, u32, pointer)),
+        "rx_forced": (i32, (pointer, u32, ctypes.c_char_p, u32)),
+        "rx_mask": (i32, (pointer, u32, pointer, pointer, u32)),
+        "rx_masks": (None, (pointer, u32, pointer, pointer, pointer, u32, pointer)),
+        "rx_shortest": (i32, (pointer, u32, pointer, u32)),
+        "rx_restrict": (i32, (pointer, u32, pointer, u32)),
+        "rx_sizes": (None, (pointer, pointer)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+class NativeEngine:
+    """See `engine.Engine`."""
+
+    def __init__(self, vocabulary: Vocabulary, library: ctypes.CDLL, max_bytes: int) -> None:
+        self.vocabulary = vocabulary
+        self._lock = threading.RLock()
+        self._rules: list[Rule] = []
+        self._indices: dict[Rule, int] = {}
+        self._nodes: dict[Expr, int] = {}
+        self._error: BaseException | None = None
+        self._library = library
+        self._arrays = _trie_arrays(vocabulary)
+        self._ends = np.array(sorted(vocabulary.end_ids), np.uint32)
+        self._ends_at, self._num_ends = self._ends.ctypes.data, len(self._ends)
+        expand = _expander(weakref.ref(self))
+        self._keep = expand  # the engine calls it as long as it lives
+        self._at = library.rx_new(
+            len(vocabulary.trie),
+            vocabulary.size,
+            *(a.ctypes.data for a in self._arrays),
+            expand,
+            max_bytes,
+        )
+        if not self._at:
+            raise MemoryError("no memory for a grammar engine")
+        self._finalizer = weakref.finalize(self, library.rx_free, self._at)
+        self._rx_mask, self._rx_token = library.rx_mask, library.rx_token
+        self._bitmask: Words | None = None
+        self._bitmask_at = 0
+        self._bitmask_stride = self._bitmask_rows = 0
+        self._is_wide = False
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sizes()["bytes"]
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes held, how many of each thing there are, and trie nodes visited so far."""
+        found = (ctypes.c_uint64 * 7)()
+        with self._lock:
+            self._library.rx_sizes(self._at, found)
+        names = ("bytes", "nodes", "stacks", "states", "rows", "records", "steps")
+        return dict(zip(names, found, strict=True))
+
+    def start(self, node: Node) -> int:
+        with self._lock:
+            built = self._build(prune(node))
+            return self._checked(self._library.rx_start(self._at, built)) if built else 0
+
+    def after_bytes(self, state: int, data: bytes) -> int:
+        with self._lock:
+            return self._checked(self._library.rx_bytes(self._at, state, data, len(data)))
+
+    def after_token(self, state: int, token_id: int) -> int:
+        with self._lock:
+            after: int = self._rx_token(self._at, state, token_id)
+            return after if after >= 0 else self._checked(after)
+
+    def is_accepting(self, state: int) -> bool:
+        with self._lock:
+            return bool(self._checked(self._library.rx_accepting(self._at, state)))
+
+    def next_bytes(self, state: int) -> int:
+        bits = (ctypes.c_uint64 * 4)()
+        with self._lock:
+            self._checked(self._library.rx_next(self._at, state, bits))
+        return int.from_bytes(bytes(bits), "little")
+
+    def forced_bytes(self, state: int) -> bytes:
+        out = ctypes.create_string_buffer(MAX_FORCED)
+        with self._lock:
+            length = self._checked(self._library.rx_forced(self._at, state, out, MAX_FORCED))
+        return out.raw[:length]
+
+    def fill_row(self, state: int, bitmask: Words, row: int) -> None:
+        with self._lock:
+            if bitmask is not self._bitmask:
+                self._look_at(bitmask)
+            if not 0 <= row < self._bitmask_rows:
+                raise IndexError(f"row {row} of a bitmask with {self._bitmask_rows} rows")
+            at = self._bitmask_at + row * self._bitmask_stride
+            fault = self._rx_mask(self._at, state, at, self._ends_at, self._num_ends)
+            if fault:
+                self._checked(fault)
+        if self._is_wide:
+            bitmask[row, self.vocabulary.num_words :] = 0
+
+    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[str | None]:
+        if any(not 0 <= row < len(bitmask) for row in rows):
+            raise IndexError(f"rows {rows} of a bitmask with {len(bitmask)} rows")
+        with self._lock:
+            self._look_at(bitmask)
+            if self._is_wide:
+                bitmask[rows, self.vocabulary.num_words :] = 0
+            n = len(states)
+            at = np.array(rows, np.uint64) * np.uint64(self._bitmask_stride)
+            at += np.uint64(self._bitmask_at)
+            ids, results = np.array(states, np.uint32), np.zeros(n, np.int32)
+            self._library.rx_masks(
+                self._at,
+                n,
+                ids.ctypes.data,
+                at.ctypes.data,
+                self._ends_at,
+                self._num_ends,
+                results.ctypes.data,
+            )
+            return [self._message(fault) if fault else None for fault in results.tolist()]
+
+    def shortest_tokens(self, state: int) -> list[int]:
+        with self._lock:
+            count = self._checked(self._library.rx_shortest(self._at, state, None, 0))
+            if count == _NEVER:
+                raise InvalidGrammar(UNSPELLABLE)
+            out = array("I", bytes(4 * count))
+            at = out.buffer_info()[0]
+            self._checked(self._library.rx_shortest(self._at, state, at, count))
+        return out.tolist()
+
+    def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
+        with self._lock:
+            if bitmask is not self._bitmask:
+                self._look_at(bitmask)
+            at = self._bitmask_at + row * self._bitmask_stride
+            self._checked(self._library.rx_restrict(self._at, state, at, max(budget, 0)))
+
+    def _look_at(self, bitmask: Words) -> None:
+        """Keep the address of the buffer of the last call: asking numpy costs as much as a mask."""
+        if bitmask.dtype != np.int32 or bitmask.ndim != 2 or bitmask.strides[1] != 4:
+            raise ValueError("a bitmask is [rows, words] of int32 with contiguous rows")
+        if bitmask.shape[1] < self.vocabulary.num_words:
+            raise ValueError(
+                f"a bitmask of {bitmask.shape[1]} words a row is too narrow for "
+                f"{self.vocabulary.size} tokens: it takes {self.vocabulary.num_words}"
+            )
+        self._bitmask = bitmask
+        self._bitmask_rows, width = bitmask.shape
+        self._is_wide = width > self.vocabulary.num_words
+        self._bitmask_at = bitmask.ctypes.data
+        self._bitmask_stride = bitmask.strides[0]
+
+    def _message(self, fault: int) -> str:
+        if fault == -_CALLBACK and self._error is not None:
+            error, self._error = self._error, None
+            return str(error)
+        return f"the grammar cannot be followed here: {_FAULTS.get(-fault, 'unknown fault')}"
+
+    def _checked(self, result: int) -> int:
+        """The result of a native call. Raises InvalidGrammar, or what a rule's expansion raised."""
+        if result >= 0:
+            return result
+        error, self._error = self._error, None
+        if result == -_CALLBACK and error is not None:
+            raise error
+        raise InvalidGrammar(self._message(result))
+
+    # ---- expressions
+
+    def _rule_index(self, rule: Rule) -> int:
+        found = self._indices.get(rule)
+        if found is None:
+            found = self._checked(self._library.rx_add_rule(self._at))
+            self._indices[rule] = found
+            self._rules.append(rule)
+        return found
+
+    def _build(self, node: Node) -> int:
+        """The id of a node in the engine; 0 for the empty language."""
+        program = NodeProgram(self._nodes, self._rule_index)
+        program.add(node)
+        code, length = array("i", program.code), len(program.code)
+        work = array("I", bytes(4 * (length + len(program.saved) + 1)))
+        at = work.buffer_info()[0]
+        built = self._library.rx_build(
+            self._at,
+            code.buffer_info()[0],
+            length,
+            bytes(program.data),
+            at,
+            at + 4 * (length + 1),
+        )
+        built = self._checked(built)
+        for index, expression in enumerate(program.saved):
+            self._nodes[expression] = work[length + 1 + index]
+        return built
+
+    def _expand(self, index: int, check: int) -> int:
+        """Called by the engine: a rule's body, or whether a check of it rewrote any body."""
+        try:
+            rule = self._rules[index]
+            if not check:
+                return self._build(normal_body(rule))
+            rewritten = remove_left_recursion(rule)
+            for other in rewritten:
+                known = self._indices.get(other)
+                if known is not None:
+                    self._library.rx_set_body(self._at, known, self._build(normal_body(other)))
+            return int(bool(rewritten))
+        except BaseException as error:
+            self._error = error
+            return -1
+
+
+def _expander(engine: "weakref.ref[NativeEngine]") -> Callable[[int, int], int]:
+    """The function that C calls; it does not keep the engine alive."""
+
+    def expand(index: int, check: int) -> int:
+        owner = engine()
+        return -1 if owner is None else owner._expand(index, check)
+
+    return _EXPAND(expand)
+
+
+def _trie_arrays(vocabulary: Vocabulary) -> tuple[NDArray[Any], ...]:
+    """byte, depth, size, token, same, offset and bytes, as native/engine.h takes them."""
+    trie = vocabulary.trie
+    lengths = np.array([len(token or b"") for token in vocabulary.tokens], np.int64)
+    offset = np.concatenate(([0], np.cumsum(lengths))).astype(np.uint32)
+    data = np.frombuffer(b"".join(t for t in vocabulary.tokens if t) or b"\0", np.uint8)
+    return trie.byte, trie.depth, trie.size, trie.token, vocabulary.same, offset, data

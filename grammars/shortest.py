@@ -1,0 +1,162 @@
+"""The shortest way to the end of a text, for the automaton in Python; `native/complete.c` in C.
+
+The cost of a node is the length of its shortest string, a least fixpoint over the rules. From a
+state, bytes that lower the cost spell a shortest completion, and the fewest tokens that spell that
+text come from dynamic programming over its places.
+"""
+
+from collections.abc import Iterable
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.automaton import Automaton, Stack, State, Tail, all_bytes, members
+from radixgen.grammars.derivative import derivative, facts, lowest_bit, partition
+from radixgen.grammars.expr import (
+    EMPTY,
+    And,
+    Bytes,
+    Expr,
+    Literal,
+    Node,
+    Not,
+    Repeat,
+    Rule,
+    Union,
+)
+from radixgen.grammars.normal_form import normal_body
+from radixgen.grammars.vocabulary import Vocabulary
+
+NEVER = 1 << 40
+MAX_LEVELS = 20_000
+LIKED = b"a01x "  # written where any byte will do, as the native engine does
+
+
+class Shortest:
+    """Costs of what one automaton meets, kept."""
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
+        self._automaton = automaton
+        self._first = {t: i for i, t in reversed(list(enumerate(vocabulary.tokens))) if t}
+        self._longest = vocabulary.max_length
+        self._rules: dict[Rule, int] = {}
+        self._regular: dict[Expr, int] = {}
+        self._stacks: dict[Stack, int] = {automaton.end: 0}
+        self._found: dict[State, list[int] | None] = {}
+
+    def tokens(self, state: State) -> list[int] | None:
+        """The tokens of a short completion; None when the vocabulary cannot spell it."""
+        if state not in self._found:
+            self._found[state] = self._fewest(self.text(state))
+        return self._found[state]
+
+    def text(self, state: State) -> bytes:
+        """A shortest completion in bytes."""
+        text = bytearray()
+        while goal := self.cost(state.stacks):
+            byte, state = self._cheaper(state, goal)
+            text.append(byte)
+        return bytes(text)
+
+    def _cheaper(self, state: State, goal: int) -> tuple[int, State]:
+        for byte in (*LIKED, *all_bytes(self._automaton.next_bytes(state))):
+            after = self._automaton.step(state, byte)
+            if after is not None and self.cost(after.stacks) < goal:
+                return byte, after
+        raise InvalidGrammar("a shortest completion was lost")
+
+    def cost(self, tail: Tail) -> int:
+        """Bytes of the shortest completion of a tail."""
+        return min(self._stack_cost(stack) for stack in members(tail))
+
+    def _stack_cost(self, stack: Stack) -> int:
+        chain = []
+        while stack not in self._stacks and isinstance(stack.tail, Stack):
+            chain.append(stack)
+            stack = stack.tail
+        if stack not in self._stacks:
+            assert stack.tail is not None
+            self._stacks[stack] = self._solve(stack.head) + self.cost(stack.tail)
+        cost = self._stacks[stack]
+        for above in reversed(chain):
+            cost = self._stacks[above] = cost + self._solve(above.head)
+        return cost
+
+    def _solve(self, node: Node) -> int:
+        """The cost of a node, all rules below it solved by iteration from above."""
+        fresh: dict[Rule, int] = {}
+        waiting = [node]
+        while waiting:
+            for rule in _rules_in(waiting.pop()):
+                if rule not in self._rules and rule not in fresh:
+                    fresh[rule] = NEVER
+                    waiting.append(normal_body(rule))
+        self._rules.update(fresh)
+        changed = bool(fresh)
+        while changed:
+            changed = False
+            for rule in fresh:
+                cost = self._cost(normal_body(rule))
+                if cost < self._rules[rule]:
+                    self._rules[rule] = cost
+                    changed = True
+        return self._cost(node)
+
+    def _cost(self, node: Node) -> int:
+        match node:
+            case Rule():
+                return self._rules[node]
+            case Literal():
+                return len(node.value)
+            case Bytes():
+                return 1
+            case Union():
+                return min((self._cost(part) for part in node.args), default=NEVER)
+            case Repeat():
+                return node.low * self._cost(node.item) if node.low else 0
+            case And() | Not():
+                return self._opaque_cost(node)
+        return sum(self._cost(part) for part in node.args)
+
+    def _opaque_cost(self, node: Expr) -> int:
+        if node not in self._regular:
+            self._regular[node] = _breadth_first(node)
+        return self._regular[node]
+
+    def _fewest(self, text: bytes) -> list[int] | None:
+        best: list[tuple[int, int, int]] = [(0, 0, 0)] * (len(text) + 1)
+        for start in range(len(text) - 1, -1, -1):
+            ways = (
+                (best[end][0] + 1, self._first[text[start:end]], end)
+                for end in range(start + 1, min(len(text), start + self._longest) + 1)
+                if text[start:end] in self._first
+            )
+            best[start] = min(ways, key=lambda way: way[0], default=(NEVER, 0, 0))
+        if best[0][0] >= NEVER:
+            return None
+        tokens, place = [], 0
+        while place < len(text):
+            _, token, place = best[place]
+            tokens.append(token)
+        return tokens
+
+
+def _rules_in(node: Node) -> Iterable[Rule]:
+    if isinstance(node, Rule):
+        return (node,)
+    if facts(node).regular:
+        return ()
+    parts = node.args[:1] if isinstance(node, Repeat) else node.args
+    return [rule for part in parts for rule in _rules_in(part)]
+
+
+def _breadth_first(node: Expr) -> int:
+    seen, level, cost = {node}, [node], 0
+    while level:
+        if any(facts(here).nullable for here in level):
+            return cost
+        following = {derivative(here, lowest_bit(m)) for here in level for m in partition(here)}
+        level = [n for n in following if n is not EMPTY and n not in seen]
+        seen.update(level)
+        cost += 1
+        if len(seen) > MAX_LEVELS:
+            raise InvalidGrammar(f"the shortest text of a pattern takes over {MAX_LEVELS} states")
+    return NEVER
