@@ -8,13 +8,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from radixgen.blocking import BlockingClient
+from radixgen.client import EngineClient
+from radixgen.errors import InvalidRequest
 from radixgen.lang.backends.local import LocalBackend
 from radixgen.lang.backends.protocol import Backend
+from radixgen.lang.variables import running_loop
 
 _lock = threading.Lock()
 _chosen: list[Any] = []  # at most one: what `set_default_backend` was given, or the local runtime
 
-_of_client: WeakKeyDictionary[BlockingClient, LocalBackend] = WeakKeyDictionary()
+_of_client: WeakKeyDictionary[BlockingClient | EngineClient, LocalBackend] = WeakKeyDictionary()
 
 # By name, because starting a process is above this layer.
 _START_LOCAL = "radixgen.launch:Runtime"
@@ -22,24 +25,53 @@ _START_LOCAL = "radixgen.launch:Runtime"
 
 def set_default_backend(backend: Any) -> None:
     """Programs talk to this from now on: a Runtime, or one of the backends. None: forget it."""
+    if backend is not None:
+        _check(backend)
     with _lock:
         _chosen[:] = [] if backend is None else [backend]
 
 
 def resolve_backend(backend: Any = None) -> Backend:
-    """The given one, else the default, else a local runtime with the embedded model."""
+    """The given one, else the default, else a local runtime with the embedded model.
+
+    Raises InvalidRequest for what is no backend.
+    """
     if backend is None:
         with _lock:
             if not _chosen:
                 _chosen.append(pkgutil.resolve_name(_START_LOCAL)().start())
             backend = _chosen[0]
-    if not isinstance(backend, BlockingClient):
+    _check(backend)
+    if not isinstance(backend, BlockingClient | EngineClient):
         found: Backend = backend
         return found
     with _lock:
         if backend not in _of_client:
-            _of_client[backend] = LocalBackend(backend.engine_client, backend.loop)
+            _of_client[backend] = _local(backend)
         return _of_client[backend]
+
+
+def _check(backend: Any) -> None:
+    known = isinstance(backend, BlockingClient | EngineClient)
+    if isinstance(backend, type) or not (known or hasattr(backend, "generate")):
+        raise InvalidRequest(
+            f"backend={backend!r} is no backend: give a Runtime, RuntimeEndpoint(url), "
+            "OpenAI(model), Anthropic(model) or LiteLLM(model)",
+            "backend",
+        )
+
+
+def _local(client: BlockingClient | EngineClient) -> LocalBackend:
+    if isinstance(client, BlockingClient):
+        return LocalBackend(client.engine_client, client.loop)
+    loop = running_loop()
+    if loop is None:
+        raise InvalidRequest(
+            "an asynchronous runtime belongs to its event loop: use `await program.arun(…)` there, "
+            "or a Runtime",
+            "backend",
+        )
+    return LocalBackend(client, loop)
 
 
 def flush_cache(backend: Any = None) -> None:

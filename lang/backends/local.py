@@ -9,13 +9,14 @@ from typing import Any
 
 from radixgen.client import EngineClient
 from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.backends.spelling import spelled_ids
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
 from radixgen.options import check_in_vocabulary, check_request_options
-from radixgen.types import CacheHint, Choice, FinishReason, GenerateResult, SamplingParams
+from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
 
 
 class LocalBackend:
@@ -75,7 +76,9 @@ class LocalBackend:
         return opening or [min(self.client.tokenizer.eos_ids)]
 
     def _generation(self, choice: Choice, result: GenerateResult) -> Generation:
-        ids, tail = self._kept(choice)
+        ids, tail = spelled_ids(
+            self.client.tokenizer, choice.text, choice.token_ids, choice.stop_reason
+        )
         meta: dict[str, Any] = {
             "finish_reason": choice.finish_reason.value,
             "stop_reason": choice.stop_reason,
@@ -89,30 +92,6 @@ class LocalBackend:
             meta["output_token_logprobs"] = [(p.logprob, p.token_id) for p in choice.logprobs]
             meta["output_top_logprobs"] = [list(p.top) for p in choice.logprobs]
         return Generation(choice.text, ids, meta, tail)
-
-    def _kept(self, choice: Choice) -> tuple[Sequence[int], str]:
-        """The tokens that spell the text, and what of it they do not.
-
-        The token that ended the text is not part of it. A stop string may end inside a token: then
-        only the whole tokens before it count, and the rest of the text is tokenised again.
-        """
-        ids = list(choice.token_ids)
-        if choice.finish_reason is FinishReason.STOP and isinstance(choice.stop_reason, int):
-            return ids[:-1], ""
-        if not isinstance(choice.stop_reason, str):
-            return ids, ""
-        data, spelled, count = choice.text.encode(), 0, 0
-        for token_id in ids:
-            size = len(self.client.tokenizer.token_bytes(token_id))
-            if spelled + size > len(data):
-                break
-            spelled, count = spelled + size, count + 1
-        while True:  # a cut inside a character moves back to its beginning
-            try:
-                return ids[:count], data[spelled:].decode()
-            except UnicodeDecodeError:
-                count -= 1
-                spelled -= len(self.client.tokenizer.token_bytes(ids[count]))
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         prefix, rest = conversation.branches(select.choices)

@@ -1,16 +1,14 @@
-"""Programs against a scripted backend: values, roles, forks, batches, streams, errors."""
+"""Programs against a scripted backend: values, roles, forks, errors."""
 
-import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from scripted_backend import ScriptedBackend
 
-from radixgen.errors import InvalidRequest, RequestAborted, UnsetVariable
+from radixgen.errors import InvalidRequest, UnsetVariable
 from radixgen.lang.api import (
     assistant,
     assistant_begin,
@@ -22,7 +20,6 @@ from radixgen.lang.api import (
     system,
     user,
 )
-from radixgen.lang.state import AsyncProgramState, ProgramState
 
 
 @pytest.fixture
@@ -237,51 +234,6 @@ def test_separate_reasoning(backend: ScriptedBackend) -> None:
     assert (state["a"], state["a_reasoning_content"]) == ("4", "hm")
 
 
-def test_streams(backend: ScriptedBackend) -> None:
-    @function
-    def program(s: Any) -> None:
-        s += "abc" + gen("a") + "d"
-
-    state = program.run(stream=True, backend=backend)
-    pieces = list(state.text_iter())
-    assert "".join(pieces) == "abc(3)d"
-    assert list(state.text_iter("a")) == ["(", "3", ")"]
-
-    async def read() -> list[str]:
-        return [piece async for piece in state.text_async_iter("a")]
-
-    assert asyncio.run(read()) == ["(", "3", ")"]
-
-
-def test_stream_ends_with_the_programs_error(backend: ScriptedBackend) -> None:
-    @function
-    def program(s: Any) -> None:
-        s += "abc"
-        raise ValueError("mine")
-
-    state = program.run(stream=True, backend=backend)
-    with pytest.raises(ValueError, match="mine"):
-        list(state.text_iter())
-    assert isinstance(state.error(), ValueError)
-
-
-def test_run_batch_orders_and_isolates(backend: ScriptedBackend) -> None:
-    @function
-    def program(s: Any, i: int) -> None:
-        s += "p" * 100
-        s += str(i) + gen("a")
-        if i == 2:
-            raise RuntimeError("two")
-
-    states = program.run_batch([{"i": i} for i in range(5)], backend=backend, num_threads=3)
-    assert [state.text()[100] for state in states if state.error() is None] == ["0", "1", "3", "4"]
-    assert str(states[2].error()) == "two"
-    assert ("warm", "p" * 100) in backend.calls
-    assert program.run_batch([], backend=backend) == []
-    lazily = program.run_batch([(7,), (8,)], backend=backend, generator_style=True)
-    assert [state["a"] for state in lazily] == ["(101)", "(101)"]
-
-
 def test_errors_reach_values_as_themselves(backend: ScriptedBackend) -> None:
     def broken(_: str) -> str:
         raise ZeroDivisionError("in the backend")
@@ -383,113 +335,6 @@ def test_one_state_in_two_threads_is_refused(backend: ScriptedBackend) -> None:
 
     assert program.run(backend=backend).text() == "mine"
     assert "two threads" in str(caught[0])
-
-
-def test_async_programs(backend: ScriptedBackend) -> None:
-    @function
-    async def program(s: AsyncProgramState, q: str) -> str:
-        s += q + gen("a")
-        forks = s.fork(2)
-        forks += gen("x")
-        await forks.join()
-        return str(await s["a"]) + "".join(await s["x"])
-
-    async def many() -> list[Any]:
-        return await asyncio.gather(*(program.arun(q="q" * i, backend=backend) for i in range(50)))
-
-    states = asyncio.run(many())
-    assert [state.ret_value for state in states][:2] == ["(0)(3)(3)", "(1)(4)(4)"]
-    assert program.run(q="hey", backend=backend).ret_value == "(3)(6)(6)"
-
-
-def test_blocking_reads_inside_a_loop_say_so(backend: ScriptedBackend) -> None:
-    backend.delay = 0.01
-
-    @function
-    def program(s: ProgramState) -> None:
-        s += gen("a")
-
-    async def main() -> None:
-        state = program.run(stream=True, backend=backend)
-        while "a" not in state:
-            await asyncio.sleep(0.001)
-        with pytest.raises(Exception, match="async def"):
-            state["a"]
-        async for _ in state.text_async_iter():
-            pass
-
-    asyncio.run(main())
-
-
-def test_cancelled_programs_leave_nothing_running(backend: ScriptedBackend) -> None:
-    backend.delay = 0.05
-    backend.answer = lambda _: "x" * 1000
-
-    @function
-    async def program(s: AsyncProgramState) -> None:
-        forks = s.fork(3)
-        forks += gen("a")
-        await forks.join()
-
-    async def main() -> None:
-        task = asyncio.create_task(program.arun(backend=backend))
-        await asyncio.sleep(0.2)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    deadline = time.monotonic() + 2
-    while backend.num_cancelled < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert backend.num_cancelled == 3
-
-
-def test_a_raising_program_aborts_its_generation(backend: ScriptedBackend) -> None:
-    backend.delay = 0.05
-    backend.answer = lambda _: "x" * 1000
-
-    @function
-    def program(s: Any) -> None:
-        s += gen("a")
-        time.sleep(0.1)
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError):
-        program.run(backend=backend)
-    deadline = time.monotonic() + 2
-    while not backend.num_cancelled and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert backend.num_cancelled == 1
-
-
-def test_cancel_gives_waiters_an_error(backend: ScriptedBackend) -> None:
-    backend.delay = 0.05
-    backend.answer = lambda _: "x" * 1000
-
-    @function
-    def program(s: Any) -> None:
-        s += gen("a")
-
-    state = program.run(stream=True, backend=backend)
-    while "a" not in state:
-        time.sleep(0.001)
-    state.cancel()
-    with pytest.raises(RequestAborted):
-        state["a"]
-
-
-def test_trace_finds_the_constant_prefix() -> None:
-    @function
-    def program(s: Any, x: str) -> None:
-        s += "constant "
-        s += user("both")
-        s += f"depends on {x}"
-
-    trace = program.trace()
-    assert trace.text == "constant both"
-    assert not trace.complete
-    assert program.bind(x="1").trace().text == "constant bothdepends on 1"
 
 
 def test_program_calls_program(backend: ScriptedBackend) -> None:

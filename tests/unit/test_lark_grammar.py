@@ -96,6 +96,7 @@ REFUSED = [
     ("%extend X: /a/\nstart: X", "%extend"),
     ('start: t{"a"}\nt{x, y}: x y', "takes 2 arguments"),
     ('start: t{"a"}', "template 't' is not defined"),
+    ('start: t{"a"}\nt{x}: x other', "rule 'other' is not defined"),
     ('start: t{"a"}\nt{x}: t{u{x}}\nu{x}: x', "derives no text|rules"),
     ('start: "a" & "b"', "in a rule"),
     ("start: " + "(" * 100 + '"a"' + ")" * 100, "deep"),

@@ -1,0 +1,400 @@
+"""Programs against a radixgen or SGLang server, through its native HTTP API.
+
+With the model's tokenizer at hand prompts go as token ids, and conversations grow by prefix as they
+do against a local runtime. Without it they go as text: roles and exact scores are refused then.
+"""
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
+from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.backends.remote import (
+    optional_import,
+    refuse_cut,
+    running_thread,
+    stops,
+    translated,
+)
+from radixgen.lang.backends.spelling import spelled_ids
+from radixgen.lang.chat import ChatFormat
+from radixgen.lang.choices import needs_unconditional
+from radixgen.lang.constraints import check_constraint
+from radixgen.lang.conversation import Conversation, Encode
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
+from radixgen.tokenizer import Tokenizer
+from radixgen.types import CacheHint, GrammarSpec, SamplingParams
+
+TIMEOUT_SECONDS = 600.0
+OVERLAP = 2  # tokens of the prompt that are scored with a choice: the boundary may have moved
+_GRAMMARS = {"json_schema": "json_schema", "regex": "regex", "gbnf": "ebnf"} | {
+    "structural_tag": "structural_tag"
+}
+_NAMES = {
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+}
+_SAME = (
+    *("n", "stop_token_ids", "temperature", "top_p", "min_p", "frequency_penalty"),
+    *("presence_penalty", "repetition_penalty", "ignore_eos", "min_tokens", "seed"),
+)
+
+
+class RuntimeEndpoint:
+    """The server at `base_url`. `tokenizer`: the path of its model or tokenizer, where the server's
+    own answer to that is not a path on this machine.
+
+    Raises RuntimeUnavailable when nobody answers.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        verify: bool | str | None = None,
+        chat_template_name: str | None = None,
+        *,
+        tokenizer: str | Path | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        transport: Any = None,
+    ) -> None:
+        if chat_template_name is not None:
+            raise InvalidRequest(
+                "chat_template_name: roles use the model's own chat template; give tokenizer=… "
+                "with the path of the model if the server's is not on this machine",
+                "chat_template_name",
+            )
+        self.base_url = base_url.rstrip("/")
+        self.who = f"the server at {self.base_url}"
+        http = optional_import("httpx2", "httpx2", "RuntimeEndpoint()")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._thread = running_thread("radixgen endpoint")
+        self.loop: asyncio.AbstractEventLoop = self._thread.loop
+        self._http = http.AsyncClient(
+            base_url=self.base_url,
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            verify=True if verify is None else verify,
+            limits=http.Limits(max_connections=None),
+        )
+        self._aborting: set[asyncio.Task[None]] = set()
+        try:
+            self.info = self._thread.run(self._model_info())
+            self.tokenizer = self._load(tokenizer)
+        except BaseException:
+            self.close()
+            raise
+        self.encode: Encode | None = self._encode if self.tokenizer else None
+        templated = self.tokenizer is not None and self.tokenizer.has_chat_template
+        self.chat = ChatFormat(self._render) if templated else None
+
+    def _load(self, given: str | Path | None) -> Tokenizer | None:
+        place = given or self.info.get("tokenizer_path") or self.info.get("model_path")
+        if given is None and not (place and Path(place).exists()):
+            return None
+        return Tokenizer.load(Path(str(place)))
+
+    def _render(self, messages: list[dict[str, str]], generation: bool) -> str:
+        assert self.tokenizer is not None
+        return self.tokenizer.render_chat(messages, add_generation_prompt=generation)
+
+    def _encode(self, text: str, at_start: bool) -> Sequence[int]:
+        assert self.tokenizer is not None
+        return self.tokenizer.encode(text, add_special_tokens=at_start)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(token_ids, False) if self.tokenizer else ""
+
+    def close(self) -> None:
+        """Leave; the server goes on."""
+        self._thread.run(self._http.aclose())
+        self._thread.stop()
+
+    # ---- requests ----
+
+    async def _model_info(self) -> dict[str, Any]:
+        try:
+            return await self._get("/model_info")
+        except InvalidRequest:  # an older server
+            return await self._get("/get_model_info")
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        try:
+            response = await self._http.get(path)
+        except Exception as error:
+            raise translated(error, self.who) from error
+        found: dict[str, Any] = self._checked(response).json()
+        return found
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        try:
+            response = await self._http.post(path, json=body)
+        except Exception as error:
+            raise translated(error, self.who) from error
+        return self._checked(response).json()
+
+    def _checked(self, response: Any) -> Any:
+        """The response, or what its status says went wrong, as one of our errors."""
+        if response.status_code < 400:
+            return response
+        raise translated(_Refused(response), self.who)
+
+    def check(self, node: Node) -> None:
+        """Constraints and settings that the server's API does not have, or that cannot be read."""
+        if isinstance(node, Gen):
+            node.options.sampling()
+            if node.grammar is not None:
+                check_constraint(node.grammar)
+                _constraint(node.grammar)
+        elif isinstance(node, Select) and needs_unconditional(node.method) and not self.encode:
+            raise InvalidRequest(
+                "unconditional_likelihood_normalized needs the model's tokenizer: give "
+                "RuntimeEndpoint(…, tokenizer=path)",
+                "choices_method",
+            )
+
+    def _prompt(self, conversation: Conversation) -> dict[str, Any]:
+        if self.encode is None:
+            self._refuse_roles(conversation)
+            return {"text": conversation.text}
+        return {"input_ids": self._ids(conversation.prompt())}
+
+    def _ids(self, prompt: Sequence[int]) -> list[int]:
+        assert self.tokenizer is not None
+        return list(prompt) or self.tokenizer.encode("") or [min(self.tokenizer.eos_ids)]
+
+    def _refuse_roles(self, conversation: Conversation) -> None:
+        if conversation.roles and self.chat is None:
+            raise InvalidRequest(
+                f"roles need the chat template of {self.info.get('model_path')}, which is not on "
+                "this machine or has none: give RuntimeEndpoint(…, tokenizer=path)",
+                "role",
+            )
+
+    async def generate(
+        self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
+    ) -> Sequence[Generation]:
+        self._refuse_roles(conversation)
+        body = self._prompt(conversation) | _extras(gen.options) | {"rid": uuid.uuid4().hex}
+        body["sampling_params"] = _sampling(gen)
+        if gen.options.logprobs is not None:
+            body |= {"return_logprob": True, "top_logprobs_num": gen.options.logprobs}
+        try:
+            answers = await self._answers(body, many=(gen.options.n or 1) > 1, push=push)
+        except asyncio.CancelledError:
+            task = self.loop.create_task(self._abort(body["rid"]))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+            raise
+        generations = [self._generation(answer) for answer in answers]
+        for generation in generations:
+            refuse_cut(gen, generation.meta["finish_reason"], self.who)
+        return generations
+
+    async def _answers(self, body: dict[str, Any], *, many: bool, push: Push) -> list[Any]:
+        if many:  # the stream of several choices is not specified
+            answers = await self._post("/generate", body)
+            push(answers[0]["text"])
+            return list(answers)
+        text, last = "", None
+        async for last in self._stream(body | {"stream": True}):
+            push(last["text"][len(text) :])  # texts are cumulative
+            text = last["text"]
+        if last is None:
+            raise RadixgenError(f"{self.who} answered with nothing")
+        return [last]
+
+    async def _stream(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        try:
+            async with self._http.stream("POST", "/generate", json=body) as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                self._checked(response)
+                async for line in response.aiter_lines():
+                    data = line.removeprefix("data:").strip()
+                    if not line.startswith("data:") or data == "[DONE]":
+                        continue
+                    yield self._event(json.loads(data))
+        except RadixgenError:
+            raise
+        except Exception as error:
+            raise translated(error, self.who) from error
+
+    def _event(self, event: dict[str, Any]) -> dict[str, Any]:
+        if "error" in event:
+            said = event["error"]
+            raise RadixgenError(f"{self.who}: {said.get('message', said)}")
+        return event
+
+    async def _abort(self, rid: str) -> None:
+        try:
+            await self._http.post("/abort_request", json={"rid": rid})
+        except Exception:  # the closed connection has ended the request as well
+            return
+
+    def _generation(self, answer: Mapping[str, Any]) -> Generation:
+        info, text = answer["meta_info"], answer["text"]
+        reason = info.get("finish_reason") or {}
+        if reason.get("type") == "abort":
+            raise RuntimeUnavailable(f"{self.who} ended the request: {reason.get('message', '')}")
+        meta = dict(info) | {
+            "finish_reason": reason.get("type"),
+            "stop_reason": reason.get("matched"),
+        }
+        if self.tokenizer is None:
+            return Generation(text, (), meta)
+        ids, tail = spelled_ids(
+            self.tokenizer, text, answer.get("output_ids", ()), reason.get("matched")
+        )
+        return Generation(text, ids, meta, tail)
+
+    # ---- select ----
+
+    async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
+        self._refuse_roles(conversation)
+        extras = _extras(select.options)
+        if self.encode is None:
+            given = await self._score_text(conversation.text, select.choices, extras)
+            return Scored(Scores(select.choices, given))
+        prefix, rest = conversation.branches(select.choices)
+        given = await self._score_ids(self._ids(prefix), rest, extras)
+        alone: tuple[tuple[float, ...], ...] = ()
+        if needs_unconditional(select.method):
+            alone = await self._score_ids(self._ids(()), rest, extras)
+        branches = [[*prefix, *option] for option in rest]
+        return Scored(Scores(select.choices, given, alone), branches)
+
+    async def _score_ids(
+        self, prefix: list[int], rest: Sequence[list[int]], extras: dict[str, Any]
+    ) -> tuple[tuple[float, ...], ...]:
+        body = {
+            "input_ids": [[*prefix, *option] for option in rest],
+            "logprob_start_len": max(len(prefix) - 1, 0),
+        }
+        rows = await self._scored(body, extras)
+        return tuple(
+            tuple(_logprob(entry) for entry in row[-len(option) :])
+            for row, option in zip(rows, rest, strict=True)
+        )
+
+    async def _score_text(
+        self, prompt: str, choices: Sequence[str], extras: dict[str, Any]
+    ) -> tuple[tuple[float, ...], ...]:
+        """As SGLang: the last tokens of the prompt are scored again with each choice, and count
+        only where they have become others, which they do where prompt and choice grow together."""
+        own: list[Any] = []
+        start = 0
+        if prompt:
+            answer = await self._post("/generate", _scoring({"text": prompt}, 0) | extras)
+            start = max(answer["meta_info"]["prompt_tokens"] - OVERLAP, 0)
+            own = answer["meta_info"]["input_token_logprobs"][start:]
+        body = {"text": [prompt + choice for choice in choices], "logprob_start_len": start}
+        rows = await self._scored(body, extras)
+        return tuple(tuple(map(_logprob, _beyond(row, own))) for row in rows)
+
+    async def _scored(self, body: dict[str, Any], extras: dict[str, Any]) -> list[list[Any]]:
+        start = body.pop("logprob_start_len")
+        answers = await self._post("/generate", _scoring(body, start) | extras)
+        return [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+
+    # ---- the cache ----
+
+    async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
+        self._refuse_roles(conversation)
+        if conversation.text:
+            nothing = {"sampling_params": {"max_new_tokens": 0, "temperature": 0}}
+            await self._post("/generate", self._prompt(conversation) | _extras(options) | nothing)
+
+    async def flush_cache(self) -> None:
+        try:
+            self._checked(await self._http.post("/flush_cache"))
+        except RadixgenError:
+            raise
+        except Exception as error:
+            raise translated(error, self.who) from error
+
+    async def server_info(self) -> Mapping[str, Any]:
+        try:
+            return await self._get("/server_info")
+        except InvalidRequest:
+            return await self._get("/get_server_info")
+
+
+class _Refused(Exception):
+    """A response with an error's status, in the shape of an SDK's error."""
+
+    def __init__(self, response: Any) -> None:
+        self.status_code, self.response = response.status_code, response
+        super().__init__(f"{response.status_code}: {_said(response)}")
+
+
+def _said(response: Any) -> str:
+    try:
+        body = response.json()
+    except ValueError:
+        return str(response.text[:500])
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _constraint(spec: GrammarSpec) -> dict[str, str]:
+    """The sampling parameter of a constraint. Raises InvalidRequest for a kind it does not have."""
+    if spec.kind == "choice":
+        return {"regex": "|".join(map(re.escape, json.loads(spec.source)))}
+    if spec.kind not in _GRAMMARS:
+        raise InvalidRequest(
+            f"the native HTTP API takes no {spec.kind} grammar: use GBNF, a regex or a JSON schema",
+            "grammar",
+        )
+    return {_GRAMMARS[spec.kind]: spec.source}
+
+
+def _sampling(gen: Gen) -> dict[str, Any]:
+    options = gen.options
+    params: dict[str, Any] = {
+        _NAMES.get(name, name): getattr(options, name)
+        for name in _SAME
+        if getattr(options, name) is not None
+    }
+    checked: SamplingParams = options.sampling()
+    params["max_new_tokens"] = checked.max_tokens
+    if checked.top_k:
+        params["top_k"] = checked.top_k
+    if stops(gen):
+        params["stop"] = stops(gen)
+    if options.logit_bias:
+        params["logit_bias"] = {str(k): v for k, v in options.logit_bias.items()}
+    return params | (_constraint(gen.grammar) if gen.grammar else {})
+
+
+def _extras(options: GenOptions) -> dict[str, Any]:
+    said = {"priority": options.priority, "extra_key": options.namespace}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _scoring(prompt: Mapping[str, Any], start: int) -> dict[str, Any]:
+    return {
+        **prompt,
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        "return_logprob": True,
+        "logprob_start_len": start,
+    }
+
+
+def _logprob(entry: Sequence[Any]) -> float:
+    """Of the very first token of a text there is none."""
+    return 0.0 if entry[0] is None else float(entry[0])
+
+
+def _beyond(row: Sequence[Any], own: Sequence[Any]) -> Sequence[Any]:
+    """The entries after those that are still the prompt's own tokens."""
+    same = 0
+    while same < min(len(row) - 1, len(own)) and row[same][1] == own[same][1]:
+        same += 1
+    return row[same:]

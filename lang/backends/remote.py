@@ -1,0 +1,156 @@
+"""What backends that speak to somebody else's API share: a loop, refusals, errors, messages.
+
+An API takes messages or text, no token ids, and offers fewer settings and constraints than the
+language has. Whatever it does not offer is refused at the line that asks for it.
+"""
+
+import importlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from radixgen.errors import (
+    ConfigError,
+    InvalidRequest,
+    Overloaded,
+    RadixgenError,
+    RuntimeUnavailable,
+)
+from radixgen.lang.conversation import Conversation
+from radixgen.lang.ir import DEFAULT_MAX_TOKENS, Gen, GenOptions, Select, as_texts
+from radixgen.threads import LoopThread
+
+_OFF: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
+    "min_tokens": (0,),
+    "n": (1,),
+    "top_k": (0, -1),
+    "min_p": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "ignore_eos": (False,),
+}
+
+
+def optional_import(module: str, package: str, what: str) -> Any:
+    """A library that only this backend needs. Raises ConfigError that names its package."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs the package {package!r}: pip install {package} ({error})"
+        ) from error
+
+
+def running_thread(name: str) -> LoopThread:
+    """An event loop in a thread that runs."""
+    thread = LoopThread(name)
+    thread.run(_nothing())
+    return thread
+
+
+async def _nothing() -> None: ...
+
+
+def refuse_options(options: GenOptions, offered: Collection[str], who: str) -> None:
+    """Raises InvalidRequest for a setting that an API does not have. `program` is only a hint."""
+    for name in (f.name for f in fields(GenOptions)):
+        value = getattr(options, name)
+        asks = value is not None and value not in _OFF.get(name, ()) and name != "program"
+        if asks and name not in offered:
+            raise InvalidRequest(
+                f"{name}={value!r}: {who} has no such setting; leave it out, or run on a radixgen "
+                "runtime",
+                name,
+            )
+
+
+def refuse_select(select: Select, who: str) -> NoReturn:
+    """Raises InvalidRequest: most APIs do not score given texts."""
+    listed = ", ".join(map(repr, select.choices))
+    raise InvalidRequest(
+        f"select compares log-probabilities of its choices, which {who} does not give; "
+        f"use gen(schema=Literal[{listed}])",
+        "choices",
+    )
+
+
+def stops(gen: Gen) -> list[str]:
+    """Of the options and of the dtype."""
+    return list(dict.fromkeys((*as_texts(gen.options.stop or ()), *gen.extra_stop)))
+
+
+def limit(gen: Gen) -> int:
+    """Tokens of the answer, at most."""
+    return DEFAULT_MAX_TOKENS if gen.options.max_tokens is None else gen.options.max_tokens
+
+
+def messages_of(conversation: Conversation, who: str, *, prefill: bool) -> list[dict[str, str]]:
+    """The messages to answer. Raises InvalidRequest unless the assistant has the word.
+
+    `prefill`: the beginning of the answer may be given; it is the last message then.
+    """
+    if conversation.role != "assistant":
+        raise InvalidRequest(
+            f"{who} answers messages: put gen inside an assistant message, as in "
+            "s += assistant(gen('x'))",
+            "role",
+        )
+    messages = [dict(message) for message in conversation.messages]
+    if conversation.content.strip():
+        if not prefill:
+            raise InvalidRequest(
+                f"{who} cannot continue an assistant message that has begun: begin a new one, or "
+                "run on a radixgen runtime",
+                "role",
+            )
+        messages.append({"role": "assistant", "content": conversation.content})
+    if not messages:
+        raise InvalidRequest(f"{who} needs a message to answer: s += user('…') first", "messages")
+    return messages
+
+
+def json_schema_of(gen: Gen) -> dict[str, Any] | None:
+    """The schema of a gen's constraint as an object, None for another kind or for no constraint."""
+    if gen.grammar is None or gen.grammar.kind not in ("json_schema", "choice"):
+        return None
+    source = json.loads(gen.grammar.source)
+    if gen.grammar.kind == "choice":
+        return {"enum": source}
+    return source if isinstance(source, dict) else {}
+
+
+def translated(error: Exception, who: str) -> RadixgenError:
+    """An SDK's or HTTP client's error as one of ours."""
+    status = getattr(error, "status_code", None)
+    said = f"{who}: {error}"
+    if status == 429:
+        return Overloaded(said, _retry_after(getattr(error, "response", None)))
+    if isinstance(status, int) and status in (400, 404, 409, 413, 422):
+        return InvalidRequest(said)
+    if isinstance(status, int) and status < 500:
+        return ConfigError(said)  # the key, the account
+    unreachable = any(word in type(error).__name__ for word in ("Connect", "Timeout", "Protocol"))
+    return (
+        RuntimeUnavailable(said) if isinstance(status, int) or unreachable else RadixgenError(said)
+    )
+
+
+def _retry_after(response: Any) -> float:
+    headers: Mapping[str, str] = getattr(response, "headers", {})
+    try:
+        return max(float(headers.get("retry-after", 1.0)), 0.0)
+    except ValueError:
+        return 1.0
+
+
+def refuse_cut(gen: Gen, finish: str | None, who: str) -> None:
+    """Raises RadixgenError when a constrained answer ended before it was whole."""
+    if gen.grammar is not None and finish in ("length", "max_tokens"):
+        raise RadixgenError(
+            f"{who} stopped at max_tokens={gen.options.max_tokens} before the answer met its "
+            "constraint: give it more"
+        )
+    if finish in ("content_filter", "refusal"):
+        raise RadixgenError(f"{who} declined to answer ({finish})")
