@@ -50,7 +50,12 @@ class Rules:
     def mention(self, name: str, where: str) -> Rule:
         """The rule of that name, defined or not."""
         self._mentions.setdefault(name, where)
-        return self.instance(name, lambda: self._bodies[name])
+        return self.instance(name, lambda: self._body(name))
+
+    def _body(self, name: str) -> Node:
+        if name not in self._bodies:
+            raise undefined("rule", name, self._bodies, self._mentions[name])
+        return self._bodies[name]
 
     def instance(self, key: Hashable, expand: Callable[[], Node]) -> Rule:
         """A rule by key; other than a name, it may be a template with its arguments."""
@@ -66,9 +71,6 @@ class Rules:
         Raises InvalidGrammar when a rule is mentioned and not defined, or no text is derivable.
         """
         start = self.mention(name, "the start of the grammar")
-        for mentioned, where in self._mentions.items():
-            if mentioned not in self._bodies:
-                raise undefined("rule", mentioned, self._bodies, where)
         mark_productive(self._expanded())
         if not start.productive:
             raise InvalidGrammar(
