@@ -56,9 +56,7 @@ def first_token(runtime: Runtime, rng: random.Random, repeats: int, report: Repo
         for seconds, cached in ((cold, 0), (warm, PREFIX)):
             result = runtime.generate(prefix + tokens(rng, vocab_size, SUFFIX), ONE_TOKEN)
             if result.usage.cached_tokens != cached:
-                sys.exit(
-                    f"the case is not what it should be: {result.usage.cached_tokens} tokens were cached, not {cached}"
-                )
+                sys.exit(f"{result.usage.cached_tokens} tokens were cached, not {cached}")
             seconds.append(result.usage.first_token_seconds)
     speedup = Spread.of([c / w for c, w in zip(cold, warm, strict=True)])
     rows = [
