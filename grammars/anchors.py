@@ -67,24 +67,14 @@ _ANY_TEXT = regular(star(ANY_CHAR))
 
 def resolve(tree: Part, search: bool) -> Expr:
     """The texts in which the tree matches: the whole text, or with `search` a part of it."""
-    if isinstance(tree, Expr):
-        return regular(concat(_ANY_TEXT, tree, _ANY_TEXT)) if search else tree
-    ends = _plain_ends(tree)
-    if ends is not None:
-        before, middle, after = ends
-        head, tail = (EPSILON if at else _ANY_TEXT for at in (before, after))
-        return regular(concat(head, middle, tail)) if search else middle
-    whole = sequence([_ANY_TEXT, tree, _ANY_TEXT]) if search else tree
-    return _Resolver(_gap_kinds(whole)).language(whole)
-
-
-def _plain_ends(tree: Part) -> tuple[bool, Expr, bool] | None:
-    """(anchored at the start, what is between, anchored at the end), where that is all there is."""
     parts: list[Part] = list(tree.parts) if isinstance(tree, Sequence) else [tree]
-    before = parts[0] == Anchor("start")
+    before = parts[0] == Anchor("start")  # the usual places, where an anchor is a missing .*
     after = len(parts) > before and parts[-1] == Anchor("end")
-    middle = sequence(parts[before : len(parts) - after])
-    return (before, middle, after) if isinstance(middle, Expr) else None
+    parts = parts[before : len(parts) - after]
+    if search:
+        parts = [*([] if before else [_ANY_TEXT]), *parts, *([] if after else [_ANY_TEXT])]
+    whole = sequence(parts)
+    return whole if isinstance(whole, Expr) else _Resolver(_gap_kinds(whole)).language(whole)
 
 
 # --- kinds of gaps ------------------------------------------------------------------------------

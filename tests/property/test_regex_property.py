@@ -49,7 +49,7 @@ def _compiled(pattern):
 
 
 @given(patterns, texts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_language_equals_re(pattern, found_in):
     compiled = _compiled(pattern)
     if "\\B" in pattern:  # before Python 3.14 it did not match in the empty text
@@ -64,7 +64,7 @@ def test_language_equals_re(pattern, found_in):
 
 
 @given(plain_patterns, plain_patterns, texts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_intersection_and_complement_are_those_of_texts(one, other, found_in):
     compiled = _compiled(one), _compiled(other)
     left, right = parse(one), parse(other)
@@ -73,7 +73,7 @@ def test_intersection_and_complement_are_those_of_texts(one, other, found_in):
 
 
 @given(plain_patterns, texts, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_inside_of_json_strings(pattern, found_in, ascii_only):
     compiled = _compiled(pattern)
     inside = [json.dumps(t, ensure_ascii=ascii_only)[1:-1] for t in found_in]
@@ -82,7 +82,7 @@ def test_inside_of_json_strings(pattern, found_in, ascii_only):
 
 
 @given(st.text("()[]{}|*+?^$\\.,-:=!<>PpuxNdwsbB0129aAi#\u00e9", max_size=24))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_source_parses_or_is_refused(source):
     for dialect in ("python", "ecma"):
         with suppress(InvalidGrammar):
@@ -90,7 +90,7 @@ def test_any_source_parses_or_is_refused(source):
 
 
 @given(st.text("()[]{}|*+?^$\\.,-:=!<>PpuxNdwsbB0129aAi#", max_size=16))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_what_re_refuses_is_refused(source):
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
