@@ -1,0 +1,133 @@
+"""`radixgen grammar`: exit statuses, what is said about a text, and telling kinds apart."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from radixgen.cli import common
+from radixgen.cli.grammar import app, guess_kind
+from radixgen.errors import InvalidGrammar, InvalidRequest
+from radixgen.grammars.encode import json_string, utf8
+from radixgen.grammars.expr import ANY_CHAR, EVERYTHING, And, Rule, chars, concat, literal, union
+from radixgen.grammars.printing import show_bytes, show_rules
+
+SCHEMA = '{"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}'
+
+
+def _run(*arguments, stdin=None):
+    result = CliRunner().invoke(app, list(arguments), input=stdin)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "status", "said"),
+    [
+        (SCHEMA, '{"x": 1}', 0, "allowed"),
+        (SCHEMA, '{"x": "a"}', 1, "line 1, column 7"),
+        (SCHEMA, '{"x"', 1, "incomplete"),
+        ("[a-z]+@[a-z]+", "ada@example", 0, "allowed"),
+        ("[a-z]+", "ab[/]c", 1, '"[/]c"'),
+        ("sql_subset", "select a from t", 0, "as lark"),
+        ('root ::= "a" | "b"', "a", 0, "as gbnf"),
+        ('["yes", "no"]', "yes", 0, "as choice"),
+        ('["yes", "no"]', "yess", 1, "or the end"),
+        ('{"type": "structural_tag", "format": {"type": "any_text"}}', "x", 0, "as structural_tag"),
+    ],
+)
+def test_check(schema, text, status, said):
+    found, output = _run("check", schema, text)
+    assert found == status, output
+    assert said in output
+
+
+def test_check_reads_files_and_stdin(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(SCHEMA)
+    assert _run("check", str(path))[0] == 0
+    assert _run("check", str(path), "-", stdin='{"x": 1}\n')[0] == 0
+    assert _run("check", str(path), "-", stdin='{"x": }\n')[0] == 1
+    grammar = tmp_path / "words.lark"
+    grammar.write_text('start: "a"')
+    assert _run("check", str(grammar), "a")[0] == 0
+
+
+def test_options_and_kinds():
+    assert _run("check", SCHEMA, '{"x": 1}', "-o", "whitespace=compact")[0] == 1
+    assert _run("check", "b", "abc", "-k", "regex", "-o", "mode=search")[0] == 0
+    with pytest.raises(InvalidRequest, match="--kind"):
+        _run("check", "a", "-k", "xml")
+    with pytest.raises(InvalidGrammar, match="group"):
+        _run("check", "(a")
+    with pytest.raises(InvalidGrammar):
+        _run("check", '{"enum": []}')
+
+
+def test_errors_are_sentences(capsys):
+    def call():
+        app(["check", "x[/]y[b-a]"], standalone_mode=False)
+
+    assert common.run(call) == common.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'b-a' runs backwards" in said
+    assert "x[/]y[b-a]" in said
+
+
+def test_explain():
+    status, output = _run("explain", SCHEMA)
+    assert status == 0
+    assert "root ::=" in output
+    assert '"{"' in output
+    status, output = _run("explain", '{"format": "idn-hostname"}')
+    assert (status, "unchecked" in output) == (0, True)
+    status, output = _run("explain", "json", "--rules", "2")
+    assert "rules beside these" in output
+    assert output.count("::=") == 2
+
+
+def test_mask():
+    status, output = _run("mask", "yes|no|maybe", "m", "--tokenizer", "bytes")
+    assert status == 0
+    assert "1 of 257" in output
+    assert '"aybe"' in output
+    status, output = _run("mask", "yes|no|n", "n", "--tokenizer", "bytes", "--json")
+    found = json.loads(output)
+    assert found["end"]
+    assert found["tokens"] == [[ord("o"), '"o"'], [256, "<end>"]]
+    with pytest.raises(InvalidRequest, match="prefix"):
+        _run("mask", "yes", "x", "--tokenizer", "bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (SCHEMA, "json_schema"),
+        ("true", "json_schema"),
+        ('{"broken": ', "json_schema"),
+        ('{"structures": [], "triggers": []}', "structural_tag"),
+        ('["a"]', "choice"),
+        ("[1-9]", "regex"),
+        ('a ::= "b"', "gbnf"),
+        ("X: /a/\n?start: X", "lark"),
+        ("start", "regex"),
+    ],
+)
+def test_kinds_are_told_apart(text, kind):
+    assert guess_kind(text) == kind
+
+
+def test_printing():
+    rule = Rule("x", lambda: union(literal(b'a\n"'), concat(literal(b"("), rule, literal(b")"))))
+    assert show_rules(rule) == [
+        'root ::= "a\\n\\"" | "(" r1 ")"',
+        'r1 ::= "a\\n\\"" | "(" r1 ")"',
+    ]
+    assert show_rules(utf8(ANY_CHAR)) == ["root ::= <any character>"]
+    assert show_rules(json_string(ANY_CHAR)) == ["root ::= <string character>"]
+    assert show_rules(EVERYTHING) == ["root ::= (everything)"]
+    assert "&" in show_rules(And(literal(b"a"), utf8(chars([(97, 98)]))))[0]
+    assert show_bytes((1 << 256) - 1) == "[any byte]"
+    assert show_bytes(0b11 << 97) == "[ab]"
+    assert show_bytes(((1 << 256) - 1) & ~(1 << 0x22)) == '[^"]'
