@@ -185,28 +185,42 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     return NONE;
 }
 
-/* The stacks that a state's stacks unfold to: rules by their bodies, choices by their parts. */
+/* What a stack is a choice of: a rule's body, the parts of an alternative. 0: it is no choice. */
+static u32 choices(Engine *e, u32 stack, u32 *parts) {
+    if (stack <= LOOP_END) return 0;
+    Stack top = e->stacks.p[stack];
+    Node head = e->nodes.p[top.head];
+    u32 n = 0;
+    if (head.kind == K_RULE && e->rules.p[head.a].body != NONE) {
+        parts[n++] = push(e, e->rules.p[head.a].body, top.tail);
+    } else if (head.kind == K_CAT) {
+        parts[n++] = push(e, top.head, top.tail);
+    } else if (head.kind == K_ALT && head.b <= MAX_UNION) {
+        for (u32 k = 0; k < head.b; k++) parts[n++] = push(e, e->lists.p[head.a + k], top.tail);
+    }
+    return n;
+}
+
+static int append(const Engine *e, u32 *stacks, u32 *n, u32 tail) {
+    u32 count = tail_count(e, tail);
+    if (*n + count > MAX_UNION) return 0;
+    for (u32 i = 0; i < count; i++) stacks[(*n)++] = tail_at(e, tail, i);
+    return 1;
+}
+
+/* The stacks that a state unfolds to, at most MAX_UNION of them; 0 when it does not. */
 static u32 unfold(Engine *e, u32 state, u32 *stacks) {
-    u32 kernel = e->states.p[state].kernel, n = tail_count(e, kernel);
-    if (n > MAX_UNION) return 0;
-    for (u32 i = 0; i < n; i++) stacks[i] = tail_at(e, kernel, i);
-    for (u32 i = 0; i < n;) {
-        if (stacks[i] == END || stacks[i] == LOOP_END) {
+    u32 n = 0, parts[MAX_UNION];
+    if (!append(e, stacks, &n, e->states.p[state].kernel)) return 0;
+    for (u32 i = 0, rounds = 0; i < n && rounds < 4 * MAX_UNION; rounds++) {
+        u32 count = choices(e, stacks[i], parts);
+        if (count == 0) {
             i++;
             continue;
         }
-        Stack top = e->stacks.p[stacks[i]];
-        Node head = e->nodes.p[top.head];
-        if (head.kind == K_RULE && e->rules.p[head.a].body != NONE) {
-            stacks[i] = push(e, e->rules.p[head.a].body, top.tail);
-        } else if (head.kind == K_CAT) {
-            stacks[i] = push(e, top.head, top.tail);
-        } else if (head.kind == K_ALT && n + head.b <= MAX_UNION) {
-            stacks[i] = push(e, e->lists.p[head.a], top.tail);
-            for (u32 k = 1; k < head.b; k++) stacks[n++] = push(e, e->lists.p[head.a + k], top.tail);
-        } else {
-            i++;
-        }
+        stacks[i] = stacks[--n];
+        for (u32 k = 0; k < count; k++)
+            if (!append(e, stacks, &n, parts[k])) return 0;
     }
     return n;
 }

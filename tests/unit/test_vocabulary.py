@@ -101,7 +101,10 @@ def write(folder: Path, model: dict[str, Any], **rest: Any) -> Path:
 
 def test_byte_level_bpe(tmp_path: Path) -> None:
     letters = {byte: char for char, byte in byte_alphabet().items()}
-    spell = lambda data: "".join(letters[b] for b in data)  # noqa: E731
+
+    def spell(data: bytes) -> str:
+        return "".join(letters[b] for b in data)
+
     words = [b" the", b"\n\xc3", b"\x00", "\u00e9".encode()]
     path = write(
         tmp_path,
