@@ -114,6 +114,7 @@ class RadixCache:
         self.heap = EvictionHeap(eviction)
         self.num_protected = 0  # pages of locked nodes
         self.num_evicted = 0  # pages, ever
+        self.num_evicted_dead = 0  # of them, those that a hint had called done with
         self._width = page_size * TOKEN_BYTES
         self._roots: dict[str, Node] = {}
         self._clock = 0
@@ -404,12 +405,13 @@ class RadixCache:
         freed = 0
         while freed < num_pages and len(self.heap):
             node, wanted = self.heap.first(), num_pages - freed
+            leaving = min(len(node.page_ids), wanted)
+            freed += leaving
+            self.num_evicted_dead += leaving if node.dead else 0
             if len(node.page_ids) > wanted:
                 self._trim(node, wanted)
-                freed += wanted
             else:
                 self.heap.pop()
-                freed += len(node.page_ids)
                 self._remove(node)
         self.num_evicted += freed
         return freed

@@ -37,7 +37,7 @@ from radixgen.schedule.request import (
     StopFactory,
 )
 from radixgen.schedule.step import MaskRequest, PlannedRow, Step
-from radixgen.types import FinishReason, Usage
+from radixgen.types import CacheHint, FinishReason, Usage
 
 _SEEDS = 2**64
 _COUNTERS = (
@@ -49,6 +49,7 @@ _COUNTERS = (
     "finished_requests",
     "failed_requests",
     "aborted_requests",
+    "hinted_requests",
 )
 
 
@@ -115,6 +116,7 @@ class Scheduler:
         request.open_choices = set(range(request.num_choices))
         sequence = self._begin(request, 0)
         self._num_added += 1
+        self._counts["hinted_requests"] += _says_something(request.hint)
         self.requests[request.rid] = request
         if request.waiting_for_grammar:
             sequence.status = Status.WAITING_FOR_GRAMMAR
@@ -247,6 +249,7 @@ class Scheduler:
             "tree_pages": pool.num_tree,
             "protected_pages": self.cache.num_protected,
             "evicted_pages": self.cache.num_evicted,
+            "evicted_dead_pages": self.cache.num_evicted_dead,
         }
 
     def _give_up_step(self) -> Step | None:
@@ -405,6 +408,11 @@ class Scheduler:
     def _retry_after(self) -> float:
         """Seconds that a request takes of late, from arrival to end."""
         return min(max(self._seconds, 1.0), 60.0)
+
+
+def _says_something(hint: CacheHint | None) -> bool:
+    """Whether a hint says anything of the future."""
+    return hint is not None and bool(hint.last_use or hint.forks or hint.tool_seconds)
 
 
 def _check_row(planned: PlannedRow, row: RowResult) -> None:
