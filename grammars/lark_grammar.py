@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
 _MAX_COUNT_DIGITS = 10
+_OPERATORS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 def compile_lark(source: str, options: Mapping[str, OptionValue], rules: RuleSet) -> Node:
@@ -335,8 +336,8 @@ class _Walk:
                 parts = [self.item(p) for p in children if p.data != "alias"]
                 return bounded_concat(parts, where)
             case "many":
-                bounds = {"*": (0, None), "+": (1, None), "?": (0, 1)}[str(children[1])]
-                return bounded_repeat(self.item(children[0]), *bounds, where)
+                low, high = _OPERATORS[str(children[1])]
+                return bounded_repeat(self.item(children[0]), low, high, where)
             case "counted":
                 counts = [_count(token) for token in children[1:]]
                 return bounded_repeat(self.item(children[0]), counts[0], counts[-1], where)

@@ -106,7 +106,11 @@ class Scanner:
 @lru_cache(4096)
 def character(letter: str, flags: Flags) -> Expr:
     """A literal character."""
-    return symbol(((ord(letter), ord(letter)),), flags)
+    return symbol(_point(ord(letter)), flags)
+
+
+def _point(value: int) -> Ranges:
+    return ((value, value),)
 
 
 def symbol(ranges: Ranges, flags: Flags) -> Expr:
@@ -188,7 +192,7 @@ def _octal(source: Scanner, digits: str, start: int) -> Ranges:
     value = int(digits, 8)
     if value > 0o377:
         raise source.error(f"octal escape \\{digits} is above 0o377", start)
-    return ((value, value),)
+    return _point(value)
 
 
 def _escaped(source: Scanner, letter: str, start: int, flags: Flags) -> Ranges:
@@ -196,7 +200,7 @@ def _escaped(source: Scanner, letter: str, start: int, flags: Flags) -> Ranges:
     if letter in "dwsDWS":
         return class_of(letter, flags)
     if letter in _CONTROLS:
-        return ((_CONTROLS[letter],) * 2,)
+        return _point(_CONTROLS[letter])
     if letter in "pP":
         return _property(source, letter, start)
     if letter in _HEX_DIGITS and not (letter == "U" and flags.ecma):
@@ -209,21 +213,21 @@ def _escaped(source: Scanner, letter: str, start: int, flags: Flags) -> Ranges:
 
 def _other_escape(source: Scanner, letter: str, start: int, flags: Flags) -> Ranges:
     if letter == "a" and not flags.ecma:
-        return ((7, 7),)
+        return _point(7)
     if letter == "N" and not flags.ecma and source.skip("{"):
         name = source.until("}", r"\N{")
         try:
-            return ((ord(unicodedata.lookup(name)),) * 2,)
+            return _point(ord(unicodedata.lookup(name)))
         except (KeyError, TypeError):
             raise source.error(f"there is no character named {name!r}", start) from None
     if letter == "c" and flags.ecma:
         control = source.take()
         if control not in string.ascii_letters:
             raise source.error(f"\\c{control} names no control character", start)
-        return ((ord(control) % 32,) * 2,)
+        return _point(ord(control) % 32)
     if letter in string.ascii_letters or letter in string.digits:
         raise source.error(f"unknown escape \\{letter}", start)
-    return ((ord(letter), ord(letter)),)
+    return _point(ord(letter))
 
 
 def _property(source: Scanner, letter: str, start: int) -> Ranges:
@@ -249,7 +253,7 @@ def _hexadecimal(source: Scanner, letter: str, start: int, flags: Flags) -> Rang
         raise source.error(f"\\{letter}{digits} is no character", start)
     if flags.ecma and letter == "u" and 0xD800 <= value <= 0xDBFF:
         value = _joined_surrogates(source, value)
-    return ((value, value),)
+    return _point(value)
 
 
 def _joined_surrogates(source: Scanner, high: int) -> int:
@@ -309,10 +313,10 @@ def _class_item(source: Scanner, flags: Flags) -> Ranges:
     start = source.position
     letter = source.take()
     if letter != "\\":
-        return ((ord(letter), ord(letter)),)
+        return _point(ord(letter))
     letter = source.take()
     if letter == "b":
-        return ((8, 8),)
+        return _point(8)
     if letter in "1234567" and not flags.ecma:
         return _octal(source, letter + source.take_while(string.octdigits, 2), start)
     return _escaped(source, letter, start, flags)

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from radixgen.cli import common
+from radixgen.cli import common, grammar
 from radixgen.cli.chat import chat
 from radixgen.cli.demo import demo
 from radixgen.cli.environment import collect_env, version
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(generate)
 app.command()(chat)
+app.add_typer(grammar.app, name="grammar")
 app.command("collect-env")(collect_env)
 app.command()(version)
 

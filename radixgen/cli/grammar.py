@@ -300,13 +300,12 @@ def _vocabulary(model: str, tokenizer: str) -> Vocabulary:
 
 def read_spec(source: str, kind: str, options: list[str] | None) -> GrammarSpec:
     """The constraint that the command line names. Raises InvalidRequest for what cannot be told."""
-    known: tuple[GrammarKind, ...] = get_args(GrammarKind)
+    known: dict[str, GrammarKind] = {name: name for name in get_args(GrammarKind)}
     if kind and kind not in known:
         raise InvalidRequest(f"--kind {kind}: it is one of {', '.join(known)}", "kind")
     text, guessed = _read(source)
-    chosen = next((k for k in known if k == kind), guessed)
     pairs = common.parse_settings(options or [])
-    return GrammarSpec(chosen, text, tuple(sorted(pairs.items())))
+    return GrammarSpec(known.get(kind, guessed), text, tuple(sorted(pairs.items())))
 
 
 def _read(source: str) -> tuple[str, GrammarKind]:

@@ -26,6 +26,7 @@ from radixgen.grammars.expr import (
     union,
 )
 from radixgen.grammars.oracle import accepts, allows_prefix
+from radixgen.grammars.regex_tree import regular
 
 EDGES = [0, 8, 0x1F, 0x20, 0x22, 0x2F, 0x5C, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFD]
 EDGES += [0xFFFF, 0x10000, 0x1F600, 0xFFFFF, 0x100000, 0x10FFFF]
@@ -78,12 +79,12 @@ def test_nothing_but_valid_utf8_and_json():
 
 def test_complement_is_within_texts():
     for encoding in (utf8, json_string):
-        node = encoding(complement(text("a")))
+        node = encoding(complement(regular(text("a"))))
         assert recognised(node, ["", "b", "aa", "a"]) == [True, True, True, False]
         assert not accepts(node, b"\xff")
         assert accepts(encoding(EVERYTHING), "any\u00e9".encode())
         assert not accepts(encoding(EVERYTHING), b"\xe9")
-    node = json_string(conj(repeat(ANY_CHAR, 2, 3), complement(text("ab"))))
+    node = json_string(conj(regular(repeat(ANY_CHAR, 2, 3)), complement(regular(text("ab")))))
     assert recognised(node, ["a", "ab", "\\u0061b", "ac", "\\u0061c", "abc", "\\n\\n"]) == [
         *(False, False, False, True, True, True, True),
     ]

@@ -172,12 +172,14 @@ def _sampled(node, count):
     while len(found) < count:
         state, text = start, bytearray()
         for _ in range(draw.randint(0, 24)):
+            assert state is not None
             allowed = automaton.next_bytes(state)
             plain = [b for b in range(32, 127) if allowed >> b & 1]
             if not plain:
                 break
-            text.append(draw.choice(plain))
-            state = automaton.step(state, text[-1])
+            byte = draw.choice(plain)
+            text.append(byte)
+            state = automaton.step(state, byte)
         end = _nearest_end(automaton, state)
         if end is not None:
             found.append((bytes(text) + end).decode())
