@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import recognised
@@ -20,7 +21,7 @@ KINDS: dict[tuple[str, str], GrammarKind] = {
 }
 
 
-def _reports():
+def _reports() -> list[Any]:
     if not REPORTS.is_file():
         reason = "the field reports are not beside the repository"
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
@@ -29,7 +30,7 @@ def _reports():
 
 
 @pytest.mark.parametrize("case", _reports())
-def test_report(case):
+def test_report(case: Any) -> None:
     kind = KINDS[case["kind"], case.get("syntax", "")]
     spec = GrammarSpec(kind, case["spec"])
     try:

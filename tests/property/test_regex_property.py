@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from helpers import recognised
@@ -25,7 +26,7 @@ anchors = st.sampled_from(["^", "$", "\\A", "\\Z", "\\b", "\\B"])
 counts = st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,3}", "{2,}", "*?", "+?", "??"])
 
 
-def _grow(inner):
+def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     group = inner.map(lambda p: f"(?:{p})")
     return st.one_of(
         st.tuples(inner, inner).map("".join),
@@ -39,7 +40,7 @@ patterns = st.recursive(symbols | anchors, _grow, max_leaves=8)
 plain_patterns = st.recursive(symbols, _grow, max_leaves=8)
 
 
-def _compiled(pattern):
+def _compiled(pattern: str) -> Any:
     assume("{" not in pattern or pattern.count("{") < 4)
     try:
         return re.compile(pattern)
@@ -50,7 +51,7 @@ def _compiled(pattern):
 
 @given(patterns, texts)
 @settings(max_examples=100, deadline=None)
-def test_language_equals_re(pattern, found_in):
+def test_language_equals_re(pattern: str, found_in: list[str]) -> None:
     compiled = _compiled(pattern)
     if "\\B" in pattern:  # before Python 3.14 it did not match in the empty text
         found_in = [t for t in found_in if t]
@@ -65,7 +66,9 @@ def test_language_equals_re(pattern, found_in):
 
 @given(plain_patterns, plain_patterns, texts)
 @settings(max_examples=100, deadline=None)
-def test_intersection_and_complement_are_those_of_texts(one, other, found_in):
+def test_intersection_and_complement_are_those_of_texts(
+    one: str, other: str, found_in: list[str]
+) -> None:
     compiled = _compiled(one), _compiled(other)
     left, right = parse(one), parse(other)
     expected = [bool(compiled[0].fullmatch(t) and not compiled[1].fullmatch(t)) for t in found_in]
@@ -74,7 +77,7 @@ def test_intersection_and_complement_are_those_of_texts(one, other, found_in):
 
 @given(plain_patterns, texts, st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_inside_of_json_strings(pattern, found_in, ascii_only):
+def test_inside_of_json_strings(pattern: str, found_in: list[str], ascii_only: bool) -> None:
     compiled = _compiled(pattern)
     inside = [json.dumps(t, ensure_ascii=ascii_only)[1:-1] for t in found_in]
     node = json_string(parse(pattern))
@@ -83,7 +86,7 @@ def test_inside_of_json_strings(pattern, found_in, ascii_only):
 
 @given(st.text("()[]{}|*+?^$\\.,-:=!<>PpuxNdwsbB0129aAi#\u00e9", max_size=24))
 @settings(max_examples=300, deadline=None)
-def test_any_source_parses_or_is_refused(source):
+def test_any_source_parses_or_is_refused(source: str) -> None:
     for dialect in ("python", "ecma"):
         with suppress(InvalidGrammar):
             utf8(parse(source, dialect=dialect, mode="search"))
@@ -91,7 +94,7 @@ def test_any_source_parses_or_is_refused(source):
 
 @given(st.text("()[]{}|*+?^$\\.,-:=!<>PpuxNdwsbB0129aAi#", max_size=16))
 @settings(max_examples=300, deadline=None)
-def test_what_re_refuses_is_refused(source):
+def test_what_re_refuses_is_refused(source: str) -> None:
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             re.compile(source)

@@ -48,7 +48,7 @@ GRAMMARS = [
 
 
 @pytest.mark.parametrize(("source", "inside", "outside"), GRAMMARS)
-def test_languages(source, inside, outside):
+def test_languages(source: str, inside: list[str], outside: list[str] | None) -> None:
     if outside is None:
         with pytest.raises(InvalidGrammar, match="derives no text"):
             gbnf(source)
@@ -82,12 +82,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("source", "message"), REFUSED)
-def test_refused_with_a_reason(source, message):
+def test_refused_with_a_reason(source: str, message: str) -> None:
     with pytest.raises(InvalidGrammar, match=message):
         gbnf(source)
 
 
-def test_options():
+def test_options() -> None:
     rules = RuleSet()
     node = compile_gbnf('a ::= "x"\nroot ::= "y"', {"root": "a"}, rules)
     assert accepts(node, b"x")
@@ -97,14 +97,14 @@ def test_options():
             compile_gbnf('root ::= "y"', options, rules)
 
 
-def test_two_grammars_in_one_rule_set_stay_apart():
+def test_two_grammars_in_one_rule_set_stay_apart() -> None:
     rules = RuleSet()
     one, other = (compile_gbnf(f'root ::= x\nx ::= "{t}"', {}, rules) for t in "ab")
     assert accepts(one, b"a")
     assert accepts(other, b"b")
 
 
-def test_long_chains_of_rules_do_not_recur():
+def test_long_chains_of_rules_do_not_recur() -> None:
     source = "root ::= r0\n" + "".join(f'r{i} ::= "a"? r{i + 1}\n' for i in range(5000))
     node = gbnf(source + 'r5000 ::= "b"')
     assert accepts(node, b"aab")
@@ -118,7 +118,7 @@ PIECES += ['"', "[", "\\", "^", "-", "]", ".", "<", "\x00", "\u00e9", "{,}", "!"
 
 @given(st.lists(st.sampled_from(PIECES), max_size=16).map(" ".join), st.randoms())
 @settings(max_examples=400, deadline=None)
-def test_any_source_is_read_or_refused(source, draw):
+def test_any_source_is_read_or_refused(source: str, draw: random.Random) -> None:
     for text in (source, 'root ::= "a" ' + source, _mutated(GRAMMARS[draw.randrange(20)][0], draw)):
         try:
             node = gbnf(text)
@@ -127,14 +127,14 @@ def test_any_source_is_read_or_refused(source, draw):
         allows_prefix(node, b"aab")
 
 
-def _mutated(source, draw):
+def _mutated(source: str, draw: random.Random) -> str:
     data = bytearray(source.encode())
     for _ in range(draw.randint(1, 4)):
         data[draw.randrange(len(data))] = draw.randrange(256)
     return data.decode("utf-8", "replace")
 
 
-def test_choice_equals_membership():
+def test_choice_equals_membership() -> None:
     draw = random.Random(11)
     for size in (1, 2, 40, 3000):
         words = ["".join(draw.choices("ab\u00e9", k=draw.randint(0, 9))) for _ in range(size)]
@@ -145,7 +145,7 @@ def test_choice_equals_membership():
         assert recognised(node, tried) == [t in set(words) for t in tried]
 
 
-def test_a_hundred_thousand_choices_are_quick():
+def test_a_hundred_thousand_choices_are_quick() -> None:
     draw = random.Random(12)
     words = ["".join(draw.choices("abcdefgh_", k=draw.randint(3, 30))) for _ in range(100_000)]
     source = json.dumps(words)
@@ -158,6 +158,6 @@ def test_a_hundred_thousand_choices_are_quick():
 @pytest.mark.parametrize(
     "source", ["", "{}", "[]", "[1]", '["a", null]', '["\\ud800"]', "[" * 99999]
 )
-def test_malformed_choices(source):
+def test_malformed_choices(source: str) -> None:
     with pytest.raises(InvalidGrammar):
         compile_choice(source, {}, RuleSet())

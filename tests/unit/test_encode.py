@@ -14,6 +14,7 @@ from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
     EVERYTHING,
+    Node,
     Rule,
     chars,
     complement,
@@ -32,7 +33,7 @@ EDGES = [0, 8, 0x1F, 0x20, 0x22, 0x2F, 0x5C, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0
 EDGES += [0xFFFF, 0x10000, 0x1F600, 0xFFFFF, 0x100000, 0x10FFFF]
 
 
-def _texts(low, high):
+def _texts(low: int, high: int) -> tuple[list[str], list[str]]:
     return [chr(c) for c in EDGES if low <= c <= high], [
         chr(c) for c in EDGES if not low <= c <= high
     ]
@@ -40,7 +41,7 @@ def _texts(low, high):
 
 @pytest.mark.parametrize("low", EDGES[::3])
 @pytest.mark.parametrize("high", EDGES[1::3])
-def test_a_range_encodes_exactly(low, high):
+def test_a_range_encodes_exactly(low: int, high: int) -> None:
     node = chars([(low, high)])
     inside, outside = _texts(low, high)
     assert recognised(utf8(node), inside + outside) == [True] * len(inside) + [False] * len(outside)
@@ -51,7 +52,7 @@ def test_a_range_encodes_exactly(low, high):
     assert recognised(json_string(node), upper) == expected
 
 
-def test_every_spelling_decodes_to_its_code_point():
+def test_every_spelling_decodes_to_its_code_point() -> None:
     for point in (0x2F, 0x22, 0x61, 0xE9, 0x1F600):
         node = json_string(chars([(point, point)]))
         spellings = {json.dumps(chr(point))[1:-1], json.dumps(chr(point), ensure_ascii=False)[1:-1]}
@@ -67,7 +68,7 @@ def test_every_spelling_decodes_to_its_code_point():
     ]
 
 
-def test_nothing_but_valid_utf8_and_json():
+def test_nothing_but_valid_utf8_and_json() -> None:
     every = star(ANY_CHAR)
     for data in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe9"):
         assert not accepts(utf8(every), data)
@@ -77,7 +78,7 @@ def test_nothing_but_valid_utf8_and_json():
     assert accepts(json_string(every), b"\\uD83D\\uDE00 \\u0000\x7f\xf0\x9f\x98\x80")
 
 
-def test_complement_is_within_texts():
+def test_complement_is_within_texts() -> None:
     for encoding in (utf8, json_string):
         node = encoding(complement(regular(text("a"))))
         assert recognised(node, ["", "b", "aa", "a"]) == [True, True, True, False]
@@ -90,7 +91,7 @@ def test_complement_is_within_texts():
     ]
 
 
-def test_algebra_is_kept():
+def test_algebra_is_kept() -> None:
     item = union(text("a\u00e9"), repeat(text("b"), 2, 3))
     node = utf8(concat(star(item), EPSILON))
     assert recognised(node, ["", "a\u00e9bb", "bbbbb", "b", "a"]) == [
@@ -104,18 +105,18 @@ def test_algebra_is_kept():
     assert utf8(EPSILON) is EPSILON
 
 
-def test_surrogates_are_no_characters():
+def test_surrogates_are_no_characters() -> None:
     assert utf8(chars([(0xD800, 0xDFFF)])) is EMPTY
     assert utf8(chars([(0xD000, 0xF000)])) is utf8(chars([(0xD000, 0xD7FF), (0xE000, 0xF000)]))
 
 
 @pytest.mark.parametrize("node", [literal(b"x"), Rule("r", lambda: EPSILON)])
-def test_only_text_expressions(node):
+def test_only_text_expressions(node: Node) -> None:
     with pytest.raises(InvalidGrammar, match="text expression"):
         utf8(node)
 
 
-def test_classes_are_shared_and_cheap():
+def test_classes_are_shared_and_cheap() -> None:
     assert json_string(star(ANY_CHAR)) is json_string(star(ANY_CHAR))
     encode._json_string.cache_clear()
     started = time.perf_counter()

@@ -7,6 +7,8 @@ import random
 import re
 import urllib.parse
 import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from helpers import recognised
@@ -14,19 +16,20 @@ from jsonschema import Draft202012Validator
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.encode import utf8
+from radixgen.grammars.expr import Expr
 from radixgen.grammars.formats import format_names, format_text
 from radixgen.grammars.regex import parse
 
 CHECKER = Draft202012Validator.FORMAT_CHECKER
 
 
-def _encoded(name):
+def _encoded(name: str) -> Expr:
     node = format_text(name)
     assert node is not None
     return utf8(node)
 
 
-def _mutants(seeds, letters, count=400):
+def _mutants(seeds: Sequence[str], letters: str, count: int = 400) -> list[str]:
     """The seeds, and what one to three edits make of them."""
     draw = random.Random(7)
     found = list(seeds)
@@ -43,7 +46,7 @@ def _mutants(seeds, letters, count=400):
     return found
 
 
-def test_every_date():
+def test_every_date() -> None:
     days = [
         f"{y:04}-{m:02}-{d:02}"
         for y in (1, 4, 100, 400, 1900, 1999, 2000, 2023, 2024)
@@ -53,7 +56,7 @@ def test_every_date():
     assert recognised(_encoded("date"), days) == [CHECKER.conforms(d, "date") for d in days]
 
 
-def _valid_time(text):
+def _valid_time(text: str) -> bool:
     match = re.fullmatch(r"(\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", text, re.ASCII)
     if not match:
         return False
@@ -66,7 +69,7 @@ def _valid_time(text):
     return second < 60 or (second == 60 and utc == 1439)
 
 
-def test_times_with_leap_seconds():
+def test_times_with_leap_seconds() -> None:
     draw = random.Random(3)
     times = [
         f"{draw.randint(0, 24):02}:{draw.randint(0, 60):02}:{draw.choice((0, 59, 60, 61)):02}"
@@ -86,7 +89,7 @@ def test_times_with_leap_seconds():
     assert recognised(_encoded("date-time"), stamps) == found[::5]
 
 
-def test_date_times_parse():
+def test_date_times_parse() -> None:
     seeds = ["2024-02-29T23:59:59.25+02:00", "1999-12-31t00:00:00Z", "2023-02-28T12:00:00-23:59"]
     texts = _mutants(seeds, "0123456789-:T.Z+")
     for text, inside in zip(texts, recognised(_encoded("date-time"), texts), strict=True):
@@ -96,14 +99,14 @@ def test_date_times_parse():
             )
 
 
-def _parses(call, text):
+def _parses(call: Callable[[str], Any], text: str) -> bool:
     try:
         return bool(call(text))
     except ValueError:
         return False
 
 
-def test_addresses():
+def test_addresses() -> None:
     seeds = ["192.168.0.1", "255.255.255.255", "0.0.0.0", "1.22.33.44"]
     texts = _mutants(seeds, "0123456789.")
     expected = [_parses(lambda t: str(ipaddress.IPv4Address(t)) == t, t) for t in texts]
@@ -124,14 +127,14 @@ def test_addresses():
     assert recognised(_encoded("ipv6"), texts) == expected
 
 
-def test_uuids():
+def test_uuids() -> None:
     texts = _mutants(["2eb8aa08-AA98-11ea-b4aa-73b441d16380"], "0123456789abcdefABG-")
     dashed = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w{12}", re.ASCII)
     expected = [_parses(lambda t: dashed.fullmatch(t) and str(uuid.UUID(t)), t) for t in texts]
     assert recognised(_encoded("uuid"), texts) == expected
 
 
-def _duration(text):
+def _duration(text: str) -> bool:
     """RFC 3339, appendix A: a part is followed by the next smaller one only, or by nothing."""
     match = re.fullmatch(r"P((?:\d+[YMWD])*)(T((?:\d+[HMS])+))?", text, re.ASCII)
     if not match or not (match[1] or match[2]):
@@ -142,16 +145,16 @@ def _duration(text):
     return date in "YMD" and time in "HMS"
 
 
-def test_durations():
+def test_durations() -> None:
     seeds = ["P1Y2M3DT4H5M6S", "P2W", "PT36H", "P1D", "PT1M2S", "P1M2D"]
     texts = _mutants(seeds, "0123PTYMWDHS", 800)
     assert recognised(_encoded("duration"), texts) == [_duration(t) for t in texts]
 
 
-def test_hostnames():
+def test_hostnames() -> None:
     label = re.compile(r"(?!-)(?![Xx][Nn]--)[A-Za-z0-9-]{1,63}(?<!-)")
 
-    def valid(text):
+    def valid(text: str) -> bool:
         return len(text) <= 253 and all(map(label.fullmatch, text.split(".")))
 
     texts = _mutants(["www.example.com", "a--b.c", "a" * 63 + ".b", "xn--a.b"], "ab-.0_", 300)
@@ -173,7 +176,7 @@ URIS += [
 
 
 @functools.cache
-def _uri_pattern():
+def _uri_pattern() -> re.Pattern[str]:
     """The five parts of RFC 3986, appendix B, each of allowed characters."""
     some = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@{}]|%[0-9A-Fa-f]{{2}})*"
     path, query = some.format("/"), some.format("/?")
@@ -182,7 +185,7 @@ def _uri_pattern():
     )
 
 
-def _uri(text, reference):
+def _uri(text: str, reference: bool) -> bool:
     match = _uri_pattern().fullmatch(text)
     if not match or not (match[1] or reference):
         return False
@@ -202,7 +205,7 @@ def _uri(text, reference):
 
 
 @pytest.mark.parametrize("name", ["uri", "uri-reference"])
-def test_uris(name):
+def test_uris(name: str) -> None:
     texts = [t for t in _mutants(URIS, "a0:/?#[]@%.- ", 1500) if "[v" not in t]
     found = recognised(_encoded(name), texts)
     assert found == [_uri(t, name == "uri-reference") for t in texts]
@@ -212,7 +215,7 @@ def test_uris(name):
     assert recognised(_encoded(name.replace("u", "i", 1)), texts) == found
 
 
-def test_iris():
+def test_iris() -> None:
     texts = ["http://\u00e9.com/\u00fc?\u20ac", "http://a/\ue000", "http://a/?\ue000", "\u00e9:a"]
     assert recognised(_encoded("iri"), texts) == [True, False, True, False]
     assert recognised(_encoded("uri"), texts) == [False] * 4
@@ -238,13 +241,13 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_examples(name):
+def test_examples(name: str) -> None:
     inside, outside = EXAMPLES[name]
     found = recognised(_encoded(name), inside + outside)
     assert found == [True] * len(inside) + [False] * len(outside)
 
 
-def test_what_is_taken_for_a_regex_is_one():
+def test_what_is_taken_for_a_regex_is_one() -> None:
     texts = _mutants(EXAMPLES["regex"][0], "ab()[]{}|*+?^$.\\d0,-", 2000)
     found = [
         t for t, inside in zip(texts, recognised(_encoded("regex"), texts), strict=True) if inside
@@ -255,7 +258,7 @@ def test_what_is_taken_for_a_regex_is_one():
     assert len(found) > 300
 
 
-def test_known_unknown_and_refused():
+def test_known_unknown_and_refused() -> None:
     assert format_text("html") is None
     assert {"date-time", "email", "uuid", "uri", "regex"} <= set(format_names())
     with pytest.raises(InvalidGrammar, match="idn-hostname"):

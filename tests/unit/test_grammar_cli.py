@@ -1,6 +1,7 @@
 """`radixgen grammar`: exit statuses, what is said about a text, and telling kinds apart."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ from radixgen.grammars.printing import show_bytes, show_rules
 SCHEMA = '{"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}'
 
 
-def _run(*arguments, stdin=None):
+def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(arguments), input=stdin)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -37,13 +38,13 @@ def _run(*arguments, stdin=None):
         ('{"type": "structural_tag", "format": {"type": "any_text"}}', "x", 0, "as structural_tag"),
     ],
 )
-def test_check(schema, text, status, said):
+def test_check(schema: str, text: str, status: int, said: str) -> None:
     found, output = _run("check", schema, text)
     assert found == status, output
     assert said in output
 
 
-def test_check_reads_files_and_stdin(tmp_path):
+def test_check_reads_files_and_stdin(tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text(SCHEMA)
     assert _run("check", str(path))[0] == 0
@@ -54,7 +55,7 @@ def test_check_reads_files_and_stdin(tmp_path):
     assert _run("check", str(grammar), "a")[0] == 0
 
 
-def test_options_and_kinds():
+def test_options_and_kinds() -> None:
     assert _run("check", SCHEMA, '{"x": 1}', "-o", "whitespace=compact")[0] == 1
     assert _run("check", "b", "abc", "-k", "regex", "-o", "mode=search")[0] == 0
     with pytest.raises(InvalidRequest, match="--kind"):
@@ -65,8 +66,8 @@ def test_options_and_kinds():
         _run("check", '{"enum": []}')
 
 
-def test_errors_are_sentences(capsys):
-    def call():
+def test_errors_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    def call() -> None:
         app(["check", "x[/]y[b-a]"], standalone_mode=False)
 
     assert common.run(call) == common.USAGE
@@ -75,7 +76,7 @@ def test_errors_are_sentences(capsys):
     assert "x[/]y[b-a]" in said
 
 
-def test_explain():
+def test_explain() -> None:
     status, output = _run("explain", SCHEMA)
     assert status == 0
     assert "root ::=" in output
@@ -87,7 +88,7 @@ def test_explain():
     assert output.count("::=") == 2
 
 
-def test_mask():
+def test_mask() -> None:
     status, output = _run("mask", "yes|no|maybe", "m", "--tokenizer", "bytes")
     assert status == 0
     assert "1 of 257" in output
@@ -114,11 +115,11 @@ def test_mask():
         ("start", "regex"),
     ],
 )
-def test_kinds_are_told_apart(text, kind):
+def test_kinds_are_told_apart(text: str, kind: str) -> None:
     assert guess_kind(text) == kind
 
 
-def test_printing():
+def test_printing() -> None:
     rule = Rule("x", lambda: union(literal(b'a\n"'), concat(literal(b"("), rule, literal(b")"))))
     assert show_rules(rule) == [
         'root ::= "a\\n\\"" | "(" r1 ")"',

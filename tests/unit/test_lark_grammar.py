@@ -5,7 +5,9 @@ import itertools
 import json
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 from helpers import recognised
@@ -13,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.automaton import Automaton
-from radixgen.grammars.expr import RuleSet
+from radixgen.grammars.automaton import Automaton, State
+from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.lark_grammar import compile_lark, lark_grammar, shipped, shipped_names
 from radixgen.grammars.oracle import accepts
 
@@ -54,12 +56,12 @@ GRAMMARS = [
 
 
 @pytest.mark.parametrize(("source", "inside", "outside"), GRAMMARS)
-def test_languages(source, inside, outside):
+def test_languages(source: str, inside: list[str], outside: list[str]) -> None:
     node = lark_grammar(source)
     assert recognised(node, inside + outside) == [True] * len(inside) + [False] * len(outside)
 
 
-def _doubling(names):
+def _doubling(names: str) -> str:
     """Terminals of twice the length of the next: 2**25 characters in 26 lines."""
     pairs = itertools.pairwise(names)
     return "".join(f"{one}: {two} {two}\n" for one, two in pairs) + f'{names[-1]}: "ab"'
@@ -105,12 +107,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("source", "message"), REFUSED)
-def test_refused_with_a_reason(source, message):
+def test_refused_with_a_reason(source: str, message: str) -> None:
     with pytest.raises(InvalidGrammar, match=message):
         lark_grammar(source)
 
 
-def test_options():
+def test_options() -> None:
     node = compile_lark('start: "a"\nother: "b"', {"start": "other"}, RuleSet())
     assert accepts(node, b"b")
     with pytest.raises(InvalidGrammar, match="option"):
@@ -156,19 +158,19 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_shipped_examples(name):
+def test_shipped_examples(name: str) -> None:
     inside, outside = EXAMPLES[name]
     found = recognised(lark_grammar(shipped(name)), inside + outside)
     assert found == [True] * len(inside) + [False] * len(outside)
     assert sorted(EXAMPLES) == shipped_names()
 
 
-def _sampled(node, count):
+def _sampled(node: Node, count: int) -> list[str]:
     """Random texts of a grammar: a walk over bytes, then the nearest end."""
     draw = random.Random(2)
     automaton = Automaton()
     start = automaton.start(node)
-    found = []
+    found: list[str] = []
     while len(found) < count:
         state, text = start, bytearray()
         for _ in range(draw.randint(0, 24)):
@@ -180,13 +182,14 @@ def _sampled(node, count):
             byte = draw.choice(plain)
             text.append(byte)
             state = automaton.step(state, byte)
+        assert state is not None
         end = _nearest_end(automaton, state)
         if end is not None:
             found.append((bytes(text) + end).decode())
     return found
 
 
-def _nearest_end(automaton, start):
+def _nearest_end(automaton: Automaton, start: State) -> bytes | None:
     """The shortest bytes to an accepting state, sought breadth first within a bound."""
     seen, layer = {start}, [(start, b"")]
     while layer and len(seen) < 400:
@@ -203,7 +206,7 @@ def _nearest_end(automaton, start):
     return None
 
 
-def _query(text):
+def _query(text: str) -> None:
     """SQLite compiles the query, or finds names unknown, never a fault of syntax."""
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(":memory:")) as database:
         try:
@@ -223,7 +226,7 @@ def _query(text):
         ("sql_subset", _query),
     ],
 )
-def test_shipped_grammars_derive_what_others_read(name, read):
+def test_shipped_grammars_derive_what_others_read(name: str, read: Callable[[str], Any]) -> None:
     for text in _sampled(lark_grammar(shipped(name)), 60):
         read(text)
 
@@ -250,7 +253,7 @@ PIECES += [
 ]
 
 
-def _mutated(source, draw):
+def _mutated(source: str, draw: random.Random) -> str:
     data = bytearray(source.encode())
     for _ in range(draw.randint(1, 4)):
         data[draw.randrange(len(data))] = draw.randrange(256)
@@ -259,7 +262,7 @@ def _mutated(source, draw):
 
 @given(st.lists(st.sampled_from(PIECES), max_size=16).map(" ".join), st.randoms())
 @settings(max_examples=150, deadline=None)
-def test_any_source_is_read_or_refused(source, draw):
+def test_any_source_is_read_or_refused(source: str, draw: random.Random) -> None:
     changed = _mutated(draw.choice(GRAMMARS)[0], draw), _mutated(shipped("arithmetic"), draw)
     for text in (source, 'start: "a" ' + source, *changed):
         try:

@@ -3,6 +3,8 @@
 import itertools
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from helpers import recognised
@@ -73,7 +75,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("pattern", ANCHORED + PLAIN)
 @pytest.mark.parametrize(("mode", "find"), MODES)
-def test_equals_re(pattern, mode, find):
+def test_equals_re(pattern: str, mode: Any, find: Callable[..., Any]) -> None:
     found = recognised(utf8(parse(pattern, mode=mode)), SHORT_TEXTS)
     assert found == [find(pattern, t) is not None for t in SHORT_TEXTS]
 
@@ -89,14 +91,14 @@ CASED += ["(?ai)k", "(?a)\\w", r"\w", r"\W", "(?i)[\u00e0-\u00ff]", "(?i-s:a).",
 
 
 @pytest.mark.parametrize("pattern", CASED)
-def test_case_equals_re(pattern):
+def test_case_equals_re(pattern: str) -> None:
     found = recognised(utf8(parse(pattern)), CASE_TEXTS)
     assert found == [re.fullmatch(pattern, t) is not None for t in CASE_TEXTS]
 
 
 @pytest.mark.parametrize("letter", "dwsDWS")
 @pytest.mark.parametrize("flag", ["", "(?a)"])
-def test_class_equals_re_everywhere(letter, flag):
+def test_class_equals_re_everywhere(letter: str, flag: str) -> None:
     pattern = f"{flag}\\{letter}"
     every = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF)
     (ranges,) = parse(pattern).args
@@ -108,7 +110,7 @@ def test_class_equals_re_everywhere(letter, flag):
         ) or (match[0][0] <= "\ud7ff" <= match[0][-1])
 
 
-def test_case_pairs_equal_re_everywhere():
+def test_case_pairs_equal_re_everywhere() -> None:
     cased = [c for c in map(chr, range(0x110000)) if c.lower() != c or c.upper() != c]
     listed = "".join(cased)
     for character in cased:
@@ -131,7 +133,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize(("pattern", "example"), ESCAPES)
-def test_escapes(pattern, example):
+def test_escapes(pattern: str, example: str) -> None:
     assert re.fullmatch(pattern, example)
     assert accepts(utf8(parse(pattern)), example.encode())
 
@@ -151,7 +153,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pattern", "name", "position"), REFUSED)
-def test_refused_by_name_and_position(pattern, name, position):
+def test_refused_by_name_and_position(pattern: str, name: str, position: int) -> None:
     with pytest.raises(InvalidGrammar, match=name) as caught:
         parse(pattern)
     assert f"character {position} " in str(caught.value)
@@ -163,7 +165,7 @@ MALFORMED += ["(?i-i:a)", "(?-a:a)", "(?L)a", "[]", "(?#", r"\u12", r"\U00110000
 
 
 @pytest.mark.parametrize("pattern", MALFORMED)
-def test_malformed_is_an_error(pattern):
+def test_malformed_is_an_error(pattern: str) -> None:
     with pytest.raises(re.error):
         re.compile(pattern)
     with pytest.raises(InvalidGrammar):
@@ -197,7 +199,7 @@ ECMA = [
 
 
 @pytest.mark.parametrize(("pattern", "inside", "outside"), ECMA)
-def test_ecma_dialect_in_search_mode(pattern, inside, outside):
+def test_ecma_dialect_in_search_mode(pattern: str, inside: list[str], outside: list[str]) -> None:
     node = utf8(parse(pattern, dialect="ecma", mode="search"))
     texts = inside + outside
     assert dict(zip(texts, recognised(node, texts), strict=True)) == {
@@ -218,29 +220,29 @@ LOOK_AHEAD = [
 
 
 @pytest.mark.parametrize("pattern", LOOK_AHEAD)
-def test_look_ahead_equals_re(pattern):
+def test_look_ahead_equals_re(pattern: str) -> None:
     texts = [t for t in SHORT_TEXTS if "\n" not in t]  # where $ differs between the dialects
     found = recognised(utf8(parse(pattern, dialect="ecma", mode="search")), texts)
     assert found == [re.search(pattern, t) is not None for t in texts]
 
 
-def test_look_ahead_in_a_repeat_is_refused():
+def test_look_ahead_in_a_repeat_is_refused() -> None:
     with pytest.raises(InvalidGrammar, match="look-ahead"):
         parse(r"^(?:(?!ab).)*$", dialect="ecma")
 
 
-def test_unicode_is_a_choice():
+def test_unicode_is_a_choice() -> None:
     assert accepts(utf8(parse(r"\w\d")), "\u00e9\u0661".encode())
     assert not accepts(utf8(parse(r"\w\d", unicode=False)), "\u00e9\u0661".encode())
     assert accepts(utf8(parse(r"\w", dialect="ecma", unicode=True)), "\u00e9".encode())
 
 
-def test_scripts_are_refused_with_what_is_known():
+def test_scripts_are_refused_with_what_is_known() -> None:
     with pytest.raises(InvalidGrammar, match="general categories"):
         parse(r"\p{Script=Greek}")
 
 
-def test_repeats_stay_repeats():
+def test_repeats_stay_repeats() -> None:
     started = time.perf_counter()
     assert parse("(a{1000}){1000}") is Repeat(text("a"), 1_000_000, 1_000_000)
     assert isinstance(parse("(a{0,1000}b){1000}"), Repeat)
@@ -249,7 +251,7 @@ def test_repeats_stay_repeats():
         parse("a{99999999999999999999}")
 
 
-def test_limits():
+def test_limits() -> None:
     deep = "(" * 64 + "a" + ")" * 64
     assert accepts(utf8(parse(deep)), b"a")
     with pytest.raises(InvalidGrammar, match="deep"):
@@ -260,7 +262,7 @@ def test_limits():
         parse(r"(?:\ba){1000}")
 
 
-def test_nested_starred_groups_run():
+def test_nested_starred_groups_run() -> None:
     pattern = "a"
     for _ in range(60):
         pattern = f"(?:{pattern}b)*"
@@ -268,5 +270,5 @@ def test_nested_starred_groups_run():
     assert not accepts(utf8(parse(pattern)), b"ab")
 
 
-def test_impossible_pattern_is_empty():
+def test_impossible_pattern_is_empty() -> None:
     assert parse("a^b") is EMPTY

@@ -2,12 +2,13 @@
 
 import json
 import random
+from typing import Any
 
 import pytest
 from helpers import recognised
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import RuleSet, literal
+from radixgen.grammars.expr import Node, RuleSet, literal
 from radixgen.grammars.free_text import FreeText
 from radixgen.grammars.oracle import accepts, allows_prefix
 from radixgen.grammars.structural_tag import compile_structural_tag
@@ -23,15 +24,15 @@ TAG = {"begin": "<f=a>", "content": NUMBER, "end": "</f>"}
 TRIGGERED = {"type": "triggered_tags", "triggers": ["<f="], "tags": [TAG]}
 
 
-def _compiled(tag, **options):
+def _compiled(tag: Any, **options: Any) -> Node:
     return compile_structural_tag(json.dumps(tag), options, RuleSet())
 
 
-def _of(form, **options):
+def _of(form: Any, **options: Any) -> Node:
     return _compiled({"type": "structural_tag", "format": form}, **options)
 
 
-def test_legacy_form():
+def test_legacy_form() -> None:
     structures = [
         {"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"},
         {"begin": "<f=b>", "schema": True, "end": "</f>"},
@@ -46,14 +47,14 @@ def test_legacy_form():
 
 @pytest.mark.parametrize("at_least_one", [False, True])
 @pytest.mark.parametrize("stop_after_first", [False, True])
-def test_how_many_tags(at_least_one, stop_after_first):
+def test_how_many_tags(at_least_one: bool, stop_after_first: bool) -> None:
     node = _of({**TRIGGERED, "at_least_one": at_least_one, "stop_after_first": stop_after_first})
     texts = ["", "t", "t<f=a>1</f>", "t<f=a>1</f>u", "<f=a>1</f><f=a>2</f>"]
     more = not stop_after_first
     assert recognised(node, texts) == [not at_least_one, not at_least_one, True, more, more]
 
 
-def test_reasoning_then_an_answer():
+def test_reasoning_then_an_answer() -> None:
     think = {"type": "tag", "begin": "<think>", "content": {"type": "any_text"}, "end": "</think>"}
     answer = {"type": "json_schema", "json_schema": SCHEMA}
     node = _of({"type": "sequence", "elements": [think, answer]})
@@ -117,16 +118,16 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("form", "inside", "outside"), FORMATS)
-def test_formats(form, inside, outside):
+def test_formats(form: Any, inside: list[str], outside: list[str]) -> None:
     assert recognised(_of(form), inside + outside) == [True] * len(inside) + [False] * len(outside)
 
 
-def test_an_end_that_overlaps_itself_closes_at_once():
+def test_an_end_that_overlaps_itself_closes_at_once() -> None:
     node = _of({"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "aa"})
     assert recognised(node, ["aa", "baa", "aaa"]) == [True, True, False]
 
 
-def test_options_reach_the_schemas():
+def test_options_reach_the_schemas() -> None:
     form = {"type": "json_schema", "json_schema": SCHEMA}
     assert accepts(_of(form), b'{"x": 1}')
     assert not accepts(_of(form, whitespace="compact"), b'{"x": 1}')
@@ -159,13 +160,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("tag", "message"), REFUSED)
-def test_refused_with_a_reason(tag, message):
+def test_refused_with_a_reason(tag: Any, message: str) -> None:
     with pytest.raises(InvalidGrammar, match=message):
         _compiled(tag)
 
 
-def test_deep_and_malformed_sources_are_errors():
-    form = NUMBER
+def test_deep_and_malformed_sources_are_errors() -> None:
+    form: dict[str, Any] = {**NUMBER}
     for _ in range(200):
         form = {"type": "optional", "content": form}
     with pytest.raises(InvalidGrammar, match="deep"):
@@ -175,7 +176,7 @@ def test_deep_and_malformed_sources_are_errors():
             compile_structural_tag(source, {}, RuleSet())
 
 
-def test_free_text_against_search():
+def test_free_text_against_search() -> None:
     draw = random.Random(5)
     for _ in range(60):
         patterns = {"".join(draw.choices("ab", k=draw.randint(1, 4))) for _ in range(3)}
