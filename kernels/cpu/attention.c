@@ -428,10 +428,15 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
     size_t bytes = carve(&s, NULL, MAX_MEMBERS * c.group, c.dim);
     carve(&s, rk_scratch(t, bytes), MAX_MEMBERS * c.group, c.dim);
     memset(s.zeros, 0, (size_t)c.dim * 4);
-    for (int64_t phase = 0, first = 0; phase < plan->num_phases; first = plan->phase_ends[phase++]) {
-        int64_t count = (plan->phase_ends[phase] - first) * plan->kv_heads, n;
-        rk_restart(t);
-        while ((n = rk_next(t)) < count)
-            run_item(&c, &s, plan->items + first + n / plan->kv_heads, n % plan->kv_heads);
-    }
+    int64_t before = t->phase ? plan->phase_ends[t->phase - 1] : 0, first, last;
+    rk_share(t, (plan->phase_ends[t->phase] - before) * plan->kv_heads, &first, &last);
+    for (int64_t n = first; n < last; n++)
+        run_item(&c, &s, plan->items + before + n / plan->kv_heads, n % plan->kv_heads);
+}
+
+int64_t rk_attention_phases(const int64_t *arg) { return PTR(rk_plan, 0)->num_phases; }
+
+int64_t rk_attention_pieces(const int64_t *arg, int64_t phase) {
+    const rk_plan *plan = PTR(rk_plan, 0);
+    return (plan->phase_ends[phase] - (phase ? plan->phase_ends[phase - 1] : 0)) * plan->kv_heads;
 }

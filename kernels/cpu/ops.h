@@ -1,7 +1,9 @@
-/* What an operation is: a kind and its arguments, run by a team of threads.
+/* What an operation is: a kind and its arguments, run in pieces by a team of threads.
  *
- * A program is an array of operations; all threads run each one's share and meet before the next.
- * Arguments are 64-bit: a pointer, a count, or a double's bits. Each operation's file lists them.
+ * A program is an array of operations; one begins when all pieces of the one before are done. An
+ * operation's pieces share its output among them: which thread runs which, and how many there are,
+ * changes no bit. Arguments are 64-bit: a pointer, a count, or a double's bits. Each operation's file
+ * lists them.
  */
 #ifndef RK_OPS_H
 #define RK_OPS_H
@@ -18,8 +20,9 @@ typedef struct {
 } rk_op;
 
 typedef struct {
-    int index, count; /* this thread and how many there are */
-    void *scratch;    /* its own memory, kept between calls */
+    int64_t piece, pieces; /* which piece of the operation to run, of how many */
+    int64_t phase;         /* of an operation that takes several turns */
+    void *scratch;         /* this thread's memory, kept between calls */
     size_t scratch_size;
 } rk_thread;
 
@@ -39,10 +42,9 @@ void rk_linear_float(const int64_t *arg, rk_thread *t);
 void rk_attention(const int64_t *arg, rk_thread *t);
 void rk_gather(const int64_t *arg, rk_thread *t);
 
-void rk_meet(rk_thread *t);                    /* wait for every thread of the team */
-void *rk_scratch(rk_thread *t, size_t bytes);  /* 64-byte aligned, valid until the next call */
-int64_t rk_next(rk_thread *t);                 /* 0, 1, 2 ... handed out to whoever asks first */
-void rk_restart(rk_thread *t);                 /* all threads: meet, then rk_next begins at 0 */
+void *rk_scratch(rk_thread *t, size_t bytes); /* 64-byte aligned, valid until the next call */
+int64_t rk_attention_phases(const int64_t *arg);
+int64_t rk_attention_pieces(const int64_t *arg, int64_t phase);
 
 #define PTR(type, i) ((type *)(intptr_t)arg[i])
 #define INT(i) (arg[i])
@@ -54,10 +56,10 @@ static inline float rk_float(int64_t bits) {
 }
 #define FLOAT(i) rk_float(arg[i])
 
-/* This thread's share [*first, *last) of n things. */
+/* This piece's share [*first, *last) of n things. */
 static inline void rk_share(const rk_thread *t, int64_t n, int64_t *first, int64_t *last) {
-    *first = n * t->index / t->count;
-    *last = n * (t->index + 1) / t->count;
+    *first = n * t->piece / t->pieces;
+    *last = n * (t->piece + 1) / t->pieces;
 }
 
 #endif

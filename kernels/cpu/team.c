@@ -1,10 +1,16 @@
-/* A team of threads that runs programs. Knows operations only by their number.
+/* A team of threads that runs programs. Of an operation it knows how much work it is, no more.
  *
- * The caller is thread 0. The others sleep between programs (a short spin first, so that calls that
- * follow each other closely wake nobody); within a program threads meet by spinning, and yield the
- * core when a meeting takes long, so that a busy machine gets on.
+ * The caller is one of the team and needs nobody: whoever is there takes the next piece of the
+ * current step, and a step is over when its pieces are. A thread that sleeps, starts late or has
+ * lost its core to another process holds up nothing but a piece it has begun, so a busy machine
+ * gets on. Between programs workers sleep, after a short spin for calls that follow closely.
+ *
+ *   steps      | norm | quantize | linear          | attention, phase 0 | phase 1 | ...
+ *   pieces       1      1          1 2 3 4 5 6 7 8   1 2 3 4 5 6          1 2 3
+ *
+ * What a late thread may look at is never freed, and carries the number of its program: `left` and
+ * `open` of each step are (program << 32 | count), so that nobody takes a piece of another program.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,21 +24,29 @@
 #define PAUSE() ((void)0)
 #endif
 #define MAX_THREADS 256
-#define SPINS 1500 /* some tens of microseconds */
+#define SPINS 1000              /* some tens of microseconds */
+#define PIECES_A_THREAD 3       /* so that a slow thread delays the end by little */
+#define PIECE_OF_WORK 40000     /* multiplications or so: a few microseconds */
+
+typedef struct {
+    const rk_op *op;
+    int64_t phase, pieces;
+    atomic_ullong left; /* pieces that nobody has taken */
+    atomic_ullong open; /* pieces that are not done */
+} step;
 
 static struct {
     pthread_mutex_t running, lock;
     pthread_cond_t wake;
-    atomic_uint generation; /* of programs: a change starts the workers */
-    int started;            /* workers that exist, numbered from 1 */
-    const rk_op *ops;
-    int64_t num_ops;
-    int count;
-    atomic_int arrived;
-    atomic_uint meeting;
-    atomic_llong next;
-    unsigned seen_at_start[MAX_THREADS];
+    atomic_uint program; /* its number: a change starts the workers */
+    int started;         /* workers that exist, numbered from 1 */
+    int count;           /* threads that the program may use */
+    step *steps;
+    int64_t num_steps, max_steps;
+    atomic_llong current; /* step that the caller is at */
+    uint32_t seen_at_start[MAX_THREADS];
     rk_thread threads[MAX_THREADS];
+    int index[MAX_THREADS];
 } team = {.running = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER,
           .wake = PTHREAD_COND_INITIALIZER};
 
@@ -42,31 +56,6 @@ static void (*const operations[RK_NUM_KINDS])(const int64_t *, rk_thread *) = {
     [RK_LINEAR_PACKED] = rk_linear_packed, [RK_LINEAR_FLOAT] = rk_linear_float,
     [RK_ATTENTION] = rk_attention, [RK_GATHER] = rk_gather,
 };
-
-void rk_meet(rk_thread *t) {
-    if (t->count == 1) return;
-    unsigned meeting = atomic_load(&team.meeting);
-    if (atomic_fetch_add(&team.arrived, 1) == t->count - 1) {
-        atomic_store(&team.arrived, 0);
-        atomic_fetch_add(&team.meeting, 1);
-        return;
-    }
-    for (int spins = 0; atomic_load_explicit(&team.meeting, memory_order_acquire) == meeting;) {
-        if (++spins < SPINS) PAUSE();
-        else sched_yield();
-    }
-}
-
-void rk_restart(rk_thread *t) {
-    rk_meet(t);
-    if (t->index == 0) atomic_store(&team.next, 0);
-    rk_meet(t);
-}
-
-int64_t rk_next(rk_thread *t) {
-    (void)t;
-    return atomic_fetch_add(&team.next, 1);
-}
 
 void *rk_scratch(rk_thread *t, size_t bytes) {
     if (bytes > t->scratch_size) {
@@ -79,29 +68,79 @@ void *rk_scratch(rk_thread *t, size_t bytes) {
     return t->scratch;
 }
 
-/* The program is passed by value: a thread may still be leaving its last meeting when the caller
- * has begun the next program. */
-static void run_share(rk_thread *t, const rk_op *ops, int64_t num_ops) {
-    for (int64_t i = 0; i < num_ops; i++) {
-        operations[ops[i].kind](ops[i].arg, t);
-        rk_meet(t);
+/* Roughly how many multiplications an operation is; 0: it has nothing to do. */
+static int64_t work_of(const rk_op *op) {
+    const int64_t *arg = op->arg;
+    switch (op->kind) {
+    case RK_NORM: return 4 * INT(5) * INT(10) * INT(6);
+    case RK_ROPE: return 8 * INT(5) * INT(6) * INT(7);
+    case RK_KV_WRITE: return 4 * INT(7) * INT(8) * INT(10);
+    case RK_SILU_MUL: return 16 * INT(2) * INT(3);
+    case RK_BITMASK: return 8 * INT(2) * INT(3);
+    case RK_QUANTIZE: return 4 * INT(3) * INT(4);
+    case RK_LINEAR_PACKED: return INT(9) ? (INT(9) + 7) / 2 * INT(5) * INT(10) / 4 : 0;
+    case RK_LINEAR_FLOAT: return INT(4) ? (INT(4) + 3) * INT(5) * INT(6) / 4 : 0;
+    default: return INT(3) * INT(4); /* RK_GATHER */
+    }
+}
+
+static int64_t pieces_of(const rk_op *op, int64_t phase, int count) {
+    if (op->kind == RK_ATTENTION) return rk_attention_pieces(op->arg, phase);
+    int64_t work = work_of(op), most = (int64_t)count * PIECES_A_THREAD;
+    int64_t pieces = work / PIECE_OF_WORK;
+    if (count == 1 || pieces < 1) return work > 0;
+    return pieces < most ? pieces : most;
+}
+
+/* Run what can be had of a step; 0 when the program has changed. */
+static int take_pieces(rk_thread *t, step *s, uint64_t program) {
+    unsigned long long left = atomic_load(&s->left);
+    for (;;) {
+        if (left >> 32 != program) return 0;
+        uint32_t count = (uint32_t)left;
+        if (!count) return 1;
+        if (!atomic_compare_exchange_weak(&s->left, &left, left - 1)) continue;
+        t->piece = s->pieces - count;
+        t->pieces = s->pieces;
+        t->phase = s->phase;
+        operations[s->op->kind](s->op->arg, t);
+        atomic_fetch_sub(&s->open, 1);
+        left = atomic_load(&s->left);
+    }
+}
+
+/* Until all pieces of a step are done; 0 when the program has changed. */
+static int wait_for_step(const step *s, uint64_t program) {
+    for (int spins = 0;;) {
+        unsigned long long open = atomic_load(&s->open);
+        if (open >> 32 != program) return 0;
+        if (!(uint32_t)open) return 1;
+        if (++spins < SPINS) PAUSE();
+        else sched_yield();
+    }
+}
+
+static void take_part(rk_thread *t, step *steps, int64_t from, int64_t num_steps, uint64_t program,
+                      int caller) {
+    for (int64_t i = from; i < num_steps; i++) {
+        if (caller) atomic_store_explicit(&team.current, i, memory_order_relaxed);
+        if (!take_pieces(t, steps + i, program) || !wait_for_step(steps + i, program)) return;
     }
 }
 
 static void *work(void *argument) {
-    rk_thread *t = argument;
-    unsigned seen = team.seen_at_start[t->index];
+    int index = *(int *)argument;
+    uint32_t seen = team.seen_at_start[index];
     for (;;) {
-        for (int spins = 0; spins < SPINS && atomic_load(&team.generation) == seen; spins++) PAUSE();
+        for (int spins = 0; spins < SPINS && atomic_load(&team.program) == seen; spins++) PAUSE();
         pthread_mutex_lock(&team.lock);
-        while (atomic_load(&team.generation) == seen) pthread_cond_wait(&team.wake, &team.lock);
-        seen = atomic_load(&team.generation);
-        int takes_part = t->index < team.count;
-        const rk_op *ops = team.ops;
-        int64_t num_ops = team.num_ops;
-        if (takes_part) t->count = team.count;
+        while (atomic_load(&team.program) == seen) pthread_cond_wait(&team.wake, &team.lock);
+        seen = atomic_load(&team.program);
+        step *steps = team.steps;
+        int64_t num_steps = index < team.count ? team.num_steps : 0;
         pthread_mutex_unlock(&team.lock);
-        if (takes_part) run_share(t, ops, num_ops);
+        int64_t from = atomic_load_explicit(&team.current, memory_order_relaxed);
+        take_part(&team.threads[index], steps, from, num_steps, seen, 0);
     }
     return NULL;
 }
@@ -111,7 +150,6 @@ static void forget_team(void) {
     pthread_mutex_init(&team.running, NULL);
     pthread_mutex_init(&team.lock, NULL);
     pthread_cond_init(&team.wake, NULL);
-    atomic_store(&team.arrived, 0);
     team.started = 0;
 }
 
@@ -119,42 +157,77 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, forget_team);
 }
 
-/* Start workers until there are `count` threads with the caller; the number there are. */
-static int gather_team(int count) {
+/* Start workers until there are `count` threads with the caller; fewer give the same bits. */
+static void gather_team(int count) {
     while (team.started + 1 < count) {
         int index = team.started + 1;
         pthread_t thread;
         pthread_attr_t detached;
-        team.threads[index].index = index;
-        team.seen_at_start[index] = atomic_load(&team.generation);
+        team.index[index] = index;
+        team.seen_at_start[index] = atomic_load(&team.program);
         pthread_attr_init(&detached);
         pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-        int failed = pthread_create(&thread, &detached, work, &team.threads[index]);
+        int failed = pthread_create(&thread, &detached, work, &team.index[index]);
         pthread_attr_destroy(&detached);
-        if (failed) break; /* fewer threads give the same bits, later */
+        if (failed) return;
         team.started = index;
     }
-    return team.started + 1 < count ? team.started + 1 : count;
 }
 
-/* Run the operations in order on num_threads threads; 0, or the number of the first unknown one. */
-int64_t rk_run(const rk_op *ops, int64_t num_ops, int64_t num_threads) {
+static int64_t phases_of(const rk_op *op) {
+    return op->kind == RK_ATTENTION ? rk_attention_phases(op->arg) : 1;
+}
+
+/* Room for the steps. The old array stays: a late worker may still look at it. */
+static int make_room(int64_t num_steps) {
+    if (num_steps <= team.max_steps) return 1;
+    int64_t size = num_steps < 64 ? 64 : 2 * num_steps;
+    step *made = calloc((size_t)size, sizeof(step));
+    if (!made) return 0;
+    team.steps = made;
+    team.max_steps = size;
+    return 1;
+}
+
+static void lay_out(const rk_op *ops, int64_t num_ops, int count, uint64_t program) {
+    step *s = team.steps;
     for (int64_t i = 0; i < num_ops; i++)
+        for (int64_t phase = 0; phase < phases_of(ops + i); phase++, s++) {
+            s->op = ops + i;
+            s->phase = phase;
+            s->pieces = pieces_of(ops + i, phase, count);
+            atomic_store_explicit(&s->open, program << 32 | (uint64_t)s->pieces, memory_order_relaxed);
+            atomic_store_explicit(&s->left, program << 32 | (uint64_t)s->pieces, memory_order_release);
+        }
+}
+
+/* Run the operations in order on up to num_threads threads. 0; or the number of the first unknown
+ * operation, from 1; or -1 without memory. */
+int64_t rk_run(const rk_op *ops, int64_t num_ops, int64_t num_threads) {
+    int64_t num_steps = 0;
+    for (int64_t i = 0; i < num_ops; i++) {
         if (ops[i].kind < 0 || ops[i].kind >= RK_NUM_KINDS) return i + 1;
+        num_steps += phases_of(ops + i);
+    }
     int count = num_threads < 1 ? 1 : num_threads > MAX_THREADS ? MAX_THREADS : (int)num_threads;
     pthread_mutex_lock(&team.running);
     pthread_mutex_lock(&team.lock);
-    count = gather_team(count);
-    team.ops = ops;
-    team.num_ops = num_ops;
-    team.count = team.threads[0].count = count;
-    if (count > 1) {
-        atomic_fetch_add(&team.generation, 1);
-        pthread_cond_broadcast(&team.wake);
+    if (!make_room(num_steps)) {
+        pthread_mutex_unlock(&team.lock);
+        pthread_mutex_unlock(&team.running);
+        return -1;
     }
+    gather_team(count);
+    uint32_t program = atomic_load(&team.program) + 1;
+    lay_out(ops, num_ops, count, program);
+    team.num_steps = num_steps;
+    team.count = count;
+    atomic_store(&team.current, 0);
+    atomic_store(&team.program, program);
+    if (count > 1) pthread_cond_broadcast(&team.wake);
+    step *steps = team.steps;
     pthread_mutex_unlock(&team.lock);
-    run_share(&team.threads[0], ops, num_ops);
+    take_part(&team.threads[0], steps, 0, num_steps, program, 1);
     pthread_mutex_unlock(&team.running);
     return 0;
 }
-
