@@ -9,8 +9,8 @@ The values inside shapes stay goals, not sets, so recursion costs nothing here. 
 refers to itself without going through a member or an item denotes nothing, and is refused.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_keywords as own
@@ -31,6 +31,7 @@ from radixgen.grammars.json_terms import Term, TooMany, hides_siblings, terms
 from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.json_unevaluated import Cases
 
+INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))
 MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
 MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
 
@@ -129,11 +130,7 @@ class Algebra:
         if level is not None and level < self._depth:
             raise Undecided
         if level is not None:
-            raise InvalidGrammar(
-                "a schema that refers to itself without a member or an item in between says "
-                "nothing about any value",
-                node.path,
-            )
+            self._refuse_cycle(node)
         self._active[key] = self._depth
         try:
             if self._cases.concern(node, kind):
@@ -144,16 +141,65 @@ class Algebra:
 
     def plain(self, node: Schema, kind: str, sign: bool) -> Any:
         """`evaluate` without regard to `unevaluatedProperties` and `unevaluatedItems`."""
-        found = self.own(node, kind, sign)
+        if sign:
+            return self._all_of(node, kind)
+        found = self.own(node, kind, False)
         for term in terms(node):
-            if not found if sign else found == self.every(kind):
+            if found == self.every(kind):
                 break
             try:
-                part = self.term(term, kind, sign)
-                found = (self.meet if sign else self.join)(kind, found, part)
+                found = self.join(kind, found, self.term(term, kind, False))
             except TooMany:
                 self._refuse_size(term[0], node)
         return found
+
+    def _all_of(self, node: Schema, kind: str) -> Any:
+        """The values that satisfy a schema and all that it includes by `allOf` and `$ref`.
+
+        What each says itself comes first and `oneOf` last: alternatives that overlap are often
+        told apart by what stands around them.
+        """
+        found, choices = self.every(kind), []
+        for part in self._included(node, kind, []):
+            if part is not node and self._cases.concern(part, kind):
+                found = self.meet(kind, found, self.evaluate(part, kind))
+                continue
+            found = self.meet(kind, found, self.own(part, kind, True))
+            choices += [(part, term) for term in terms(part) if term[0] not in INCLUDING]
+        for part, term in sorted(choices, key=lambda choice: choice[1][0] == "oneOf"):
+            if not found:
+                break
+            try:
+                if term[0] == "oneOf":
+                    found = self._exactly_one(term[1], kind, found)
+                else:
+                    found = self.meet(kind, found, self.term(term, kind, True))
+            except TooMany:
+                self._refuse_size(term[0], part)
+        return found
+
+    def _included(self, node: Schema, kind: str, path: list[Schema]) -> Iterator[Schema]:
+        """A schema, and those that its values have to satisfy as well."""
+        if node in path:
+            self._refuse_cycle(node)
+        if path and (node, kind, True) in self._active:
+            if self._active[node, kind, True] < self._depth:
+                raise Undecided
+            self._refuse_cycle(node)
+        yield node
+        path.append(node)
+        for term in terms(node) if len(path) == 1 or not self._cases.concern(node, kind) else ():
+            if term[0] in INCLUDING:
+                for part in term[1] if term[0] == "allOf" else term[1:]:
+                    yield from self._included(part, kind, path)
+        path.pop()
+
+    def _refuse_cycle(self, node: Schema) -> NoReturn:
+        raise InvalidGrammar(
+            "a schema that refers to itself without a member or an item in between says "
+            "nothing about any value",
+            node.path,
+        )
 
     def _refuse_size(self, keyword: str, node: Schema) -> None:
         self.refuse(
@@ -237,7 +283,8 @@ class Algebra:
                 every = (term[0] == "allOf") == sign
                 return self.combine(every, kind, (self.evaluate(n, kind, sign) for n in nodes))
             case ("oneOf", nodes):
-                return self._exactly_one(nodes, kind) if sign else self._not_one(nodes, kind)
+                every = self.every(kind)
+                return self._exactly_one(nodes, kind, every) if sign else self._not_one(nodes, kind)
             case ("if", test, then, other):
                 return self._conditional(test, then, other, kind, sign)
             case ("looks", _):  # an `if` alone: it matters for what was evaluated
@@ -274,9 +321,9 @@ class Algebra:
             met = self.meet(kind, there, tuple(lacks(node, n) for n in then))
         return self.join(kind, (lacks(node, name),), met) if sign else met
 
-    def _exactly_one(self, nodes: list[Schema], kind: str) -> Any:
+    def _exactly_one(self, nodes: list[Schema], kind: str, among: Any) -> Any:
         """The union over the schemas of what satisfies this one and none that it overlaps."""
-        sets = [self.evaluate(node, kind) for node in nodes]
+        sets = [self.meet(kind, among, self.evaluate(node, kind)) for node in nodes]
         found = NONE[kind]
         for index, alone in enumerate(sets):
             for other, node in enumerate(nodes):

@@ -13,7 +13,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import derivative, facts
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
@@ -28,6 +27,7 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
+from radixgen.grammars.json_multiples import multiples
 from radixgen.grammars.json_numbers import EVERY, INTEGERS, Numbers, Piece
 
 MAX_EXPONENT = 400  # beyond what a double holds either way
@@ -70,17 +70,17 @@ def _spellings(points: Iterable[Fraction]) -> Iterable[bytes]:
 
 def spelled(value: Fraction) -> bytes:
     """A decimal fraction written out, without trailing zeros."""
-    places = _places(value)
-    scaled = abs(int(value * 10**places))
-    digits = str(scaled).rjust(places + 1, "0")
+    behind = places(value)
+    scaled = abs(int(value * 10**behind))
+    digits = str(scaled).rjust(behind + 1, "0")
     if len(digits) > MAX_DIGITS:
         raise InvalidGrammar(f"a number in the schema has over {MAX_DIGITS} digits")
-    whole, fraction = digits[: len(digits) - places], digits[len(digits) - places :]
+    whole, fraction = digits[: len(digits) - behind], digits[len(digits) - behind :]
     sign = "-" if value < 0 else ""
     return f"{sign}{whole}{'.' if fraction else ''}{fraction}".encode()
 
 
-def _places(value: Fraction) -> int:
+def places(value: Fraction) -> int:
     """How many digits behind the point a decimal fraction needs."""
     twos = fives = 0
     rest = value.denominator
@@ -99,7 +99,11 @@ def _piece(piece: Piece, rules: RuleSet) -> Node:
         return _interval(piece, plain_only=False)
     if piece.multiple == 1 and not piece.nots and piece.whole:
         return _interval(piece, plain_only=True)
-    return _multiples(piece, rules)
+    one = Fraction(1) if piece.whole else None
+    ends = (piece.low, piece.high, piece.low_open, piece.high_open)
+    within = _interval(Piece(*ends, one, frozenset(), piece.whole), plain_only=True)
+    steps = ([piece.multiple] if piece.multiple else []) + sorted(piece.nots)
+    return multiples(within, piece, [(step, places(step)) for step in steps], rules)
 
 
 @lru_cache(1024)
@@ -322,94 +326,3 @@ def _counts(first: int, last: int) -> Node:
         return exact
     padded = _decimals(Fraction(first), Fraction(min(last, 9)), False, False, True)
     return union(exact, concat(literal(b"0"), padded))
-
-
-# --- multiples -----------------------------------------------------------------------------------
-
-
-def _multiples(piece: Piece, rules: RuleSet) -> Node:
-    """The texts of a piece with multiples: its interval, and a remainder for each of them."""
-    steps = ([piece.multiple] if piece.multiple else []) + sorted(piece.nots)
-    places = [_places(step) for step in steps]
-    moduli = [int(step * 10**p) for step, p in zip(steps, places, strict=True)]
-    plain = _interval(
-        Piece(
-            piece.low,
-            piece.high,
-            piece.low_open,
-            piece.high_open,
-            Fraction(1) if piece.whole else None,
-            frozenset(),
-            piece.whole,
-        ),
-        plain_only=True,
-    )
-    machine = _Remainders(moduli, places, piece.multiple is not None, rules)
-    return machine.rule(plain, tuple((0, False) for _ in steps), None)
-
-
-class _Remainders:
-    """Lazy rules, one for what is left of the interval and the remainders so far.
-
-    For a step of m units of the last of k places the remainder is that of the digits read, as one
-    whole number, modulo m; a digit beyond the k places must be zero for a multiple.
-    """
-
-    def __init__(self, moduli: list[int], places: list[int], wanted: bool, rules: RuleSet) -> None:
-        self._moduli = moduli
-        self._places = places
-        self._wanted = wanted  # the first step divides; the others never do
-        self._rules = rules
-        self._most = max(places)
-
-    def rule(self, left: Expr, state: tuple[tuple[int, bool], ...], place: int | None) -> Node:
-        """`left` of the interval; per step (remainder, beyond); digits behind the point."""
-        if left is EMPTY:
-            return EMPTY
-        key = ("multiple", tuple(self._moduli), tuple(self._places), self._wanted)
-        return self._rules.rule((*key, left, state, place), lambda: self._body(left, state, place))
-
-    def _body(self, left: Expr, state: tuple[tuple[int, bool], ...], place: int | None) -> Node:
-        found: list[Node] = []
-        if facts(left).nullable and self._may_end(state, place or 0):
-            found.append(EPSILON)
-        for sign in b"-.":
-            rest = derivative(left, sign)
-            after = self.rule(rest, state, 0 if sign == ord(".") else place)
-            found.append(concat(literal(bytes((sign,))), after))
-        by_target: dict[Node, list[int]] = {}
-        for digit in range(10):
-            target = self._after(left, state, place, digit)
-            by_target.setdefault(target, []).append(48 + digit)
-        found.extend(concat(byte_set(digits), target) for target, digits in by_target.items())
-        return union(*found)
-
-    def _after(
-        self, left: Expr, state: tuple[tuple[int, bool], ...], place: int | None, digit: int
-    ) -> Node:
-        rest = derivative(left, 48 + digit)
-        if rest is EMPTY:
-            return EMPTY
-        moved = []
-        for (remainder, beyond), modulus, places in zip(
-            state, self._moduli, self._places, strict=True
-        ):
-            if place is not None and place >= places:
-                moved.append((remainder, beyond or digit > 0))
-            else:
-                moved.append(((remainder * 10 + digit) % modulus, beyond))
-        if self._wanted and moved[0][1]:
-            return EMPTY
-        next_place = None if place is None else min(place + 1, self._most)
-        return self.rule(rest, tuple(moved), next_place)
-
-    def _may_end(self, state: tuple[tuple[int, bool], ...], place: int) -> bool:
-        divides = [
-            not beyond and remainder * 10 ** max(places - place, 0) % modulus == 0
-            for (remainder, beyond), modulus, places in zip(
-                state, self._moduli, self._places, strict=True
-            )
-        ]
-        if self._wanted and not divides.pop(0):
-            return False
-        return not any(divides)

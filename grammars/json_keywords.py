@@ -59,8 +59,12 @@ def types_of(node: Schema) -> frozenset[str] | None:
 
 def admits(node: Schema, kind: str) -> bool:
     """Whether `type` lets values of that kind through."""
-    types = types_of(node)
-    return types is None or kind in types or (kind == "number" and "integer" in types)
+    stated = node.value.get("type")
+    if stated is None:
+        return True
+    if isinstance(stated, str):
+        return stated == kind or (kind == "number" and stated == "integer")
+    return kind in stated or (kind == "number" and "integer" in stated)
 
 
 def constants(node: Schema, kind: str) -> list[tuple[str, Any]] | None:

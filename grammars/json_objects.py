@@ -34,7 +34,7 @@ class Context(Protocol):
     @property
     def any_order(self) -> bool: ...
     def value(self, wanted: Goal) -> Node: ...
-    def surely(self, wanted: Goal) -> bool: ...
+    def shape_productive(self, shape: ObjectShape) -> bool | None: ...
     def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
 
 
@@ -76,7 +76,7 @@ class ObjectRules:
         self._counting = shape.low > 0 or shape.high is not None
         self._cap = shape.low if shape.high is None else shape.high
         self._plain: dict[str, Node] = {}
-        self._sure: bool | None = None
+        self._sure = context.shape_productive(shape) or None
 
     def start(self) -> Node:
         """The whole object."""
@@ -129,12 +129,7 @@ class ObjectRules:
 
     def _productive(self) -> bool | None:
         """True if every object that has begun can be finished; None if that takes thought."""
-        if self._counting or self._shape.some:
-            return None
-        if self._sure is None:
-            goals = (self._goals[name] for name in self._shape.required)
-            self._sure = all(map(self._context.surely, goals))
-        return self._sure or None
+        return self._sure
 
     def goals(self) -> Iterator[Goal]:
         """Every goal that a member's value may get."""

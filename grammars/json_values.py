@@ -14,9 +14,10 @@ from radixgen.grammars.json_arrays import ArrayRules
 from radixgen.grammars.json_decimals import number_text
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keywords import KINDS, admits, constants
+from radixgen.grammars.json_keywords import KINDS, admits
 from radixgen.grammars.json_layout import ANY_STRING, QUOTE, WORDS, Layout, Literals, any_value
 from radixgen.grammars.json_objects import ObjectRules
+from radixgen.grammars.json_proofs import Proofs
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, encoded, spelled
@@ -35,6 +36,7 @@ class Values:
         self.any_order = any_order
         self._nodes: dict[Goal, Node] = {}
         self._containers: dict[Any, ObjectRules | ArrayRules] = {}
+        self._proofs = Proofs(algebra)
         self._kept: list[Any] = []  # what rule keys name by id
 
     def value(self, wanted: Goal) -> Node:
@@ -51,11 +53,15 @@ class Values:
             return EMPTY
         if all(sign and is_scalar(node) for node, sign in wanted):
             return self._body(wanted)
-        productive = True if self.surely(wanted) else None
+        productive = self._proofs.productive(wanted)
+        if productive is False:
+            return EMPTY
         return self.rules.rule(("value", wanted), lambda: self._body(wanted), productive)
 
     def _body(self, wanted: Goal) -> Node:
-        return union(*(part for kind in KINDS for part in self._kind(wanted, kind)))
+        stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
+        kinds = (kind for kind in KINDS if all(admits(node, kind) for node in stated))
+        return union(*(part for kind in kinds for part in self._kind(wanted, kind)))
 
     def _kind(self, wanted: Goal, kind: str) -> Iterable[Node]:
         found = self.algebra.goal_set(wanted, kind)
@@ -130,14 +136,13 @@ class Values:
         """Raise, or note what is left unchecked."""
         self.algebra.refuse(keyword, node, why)
 
-    def surely(self, wanted: Goal) -> bool:
-        """Whether a goal plainly has a value; False where that would take thought."""
-        if not wanted:
-            return True
-        if len(wanted) > 1:
-            return False
-        ((node, sign),) = wanted
-        return sign and _surely(node)
+    def productive(self, wanted: Goal) -> bool | None:
+        """Whether a goal has a value; None where only the rules can tell."""
+        return self._proofs.productive(wanted)
+
+    def shape_productive(self, shape: ObjectShape) -> bool | None:
+        """Whether a shape has a value; None where only the rules can tell."""
+        return self._proofs.shape(shape)
 
 
 def _owner(wanted: Goal) -> Schema:
@@ -158,83 +163,3 @@ def is_scalar(node: Schema) -> bool:
         simple = not hides_siblings(node) and not terms(node)
         found = node.memo["scalar"] = simple and SCALARS.issuperset(types)
     return bool(found)
-
-
-# Keywords that can make a schema unsatisfiable, beyond those that `_surely` looks into.
-_RISKY = frozenset(
-    [
-        "pattern",
-        "format",
-        "minLength",
-        "maxLength",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "divisibleBy",
-        "not",
-        "if",
-        "then",
-        "else",
-        "allOf",
-        "oneOf",
-        "$dynamicRef",
-        "$recursiveRef",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "minProperties",
-        "maxProperties",
-        "propertyNames",
-        "patternProperties",
-        "unevaluatedProperties",
-        "unevaluatedItems",
-        "prefixItems",
-        "minItems",
-        "maxItems",
-        "contains",
-        "uniqueItems",
-    ]
-)
-
-
-def _surely(node: Schema) -> bool:
-    """Whether a schema plainly has a value. A schema met again below itself proves nothing."""
-    known = node.memo.get("surely")
-    if known is None:
-        node.memo["surely"] = False
-        known = node.memo["surely"] = _proof(node)
-    return bool(known)
-
-
-def _proof(node: Schema) -> bool:
-    value = node.value
-    if node is node.document.false:
-        return False
-    if "$ref" in value:
-        alone = hides_siblings(node) or len(value) == 1
-        return alone and _surely(node.document.resolve(node))
-    if not _RISKY.isdisjoint(value):
-        return False
-    if "enum" in value or "const" in value:
-        if "anyOf" in value or "type" not in value:
-            return "anyOf" not in value and any(constants(node, kind) for kind in KINDS)
-        scalars = (kind for kind in KINDS if kind not in ("object", "array"))
-        integers = "integer" in str(value["type"])
-        return not integers and any(admits(node, k) and constants(node, k) for k in scalars)
-    if "anyOf" in value:
-        plain = not {"properties", "required", "items", "type"}.intersection(value)
-        return plain and any(map(_surely, node.children("anyOf")))
-    if value.get("type", "object") == "object":
-        return "type" not in value or _surely_object(node)
-    return True
-
-
-def _surely_object(node: Schema) -> bool:
-    """Whether every required member plainly has a value."""
-    required = node.get("required")
-    if not isinstance(required, list):
-        return True
-    known = node.named("properties") if "properties" in node.value else {}
-    return all(name in known and _surely(known[name]) for name in required)

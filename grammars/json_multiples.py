@@ -1,0 +1,118 @@
+"""Multiples, and what is no multiple, as decimals within a regular interval.
+
+A step of m units of the last of k places divides a decimal if its digits, as one whole number with
+k places, leave no remainder modulo m. The remainder is carried from digit to digit, one lazy rule
+for each and for what is left of the interval. Knows no schema.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from radixgen.grammars.derivative import derivative, facts
+from radixgen.grammars.expr import (
+    EMPTY,
+    EPSILON,
+    Expr,
+    Node,
+    RuleSet,
+    byte_set,
+    concat,
+    literal,
+    union,
+)
+from radixgen.grammars.json_numbers import Piece
+
+POINT, MINUS = ord("."), ord("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of a number, as far as it matters.
+
+    `remainders` by step; `beyond` whether a digit other than 0 came behind a step's places;
+    `place`, digits behind the point, None before it; `free`: any number of digits may follow and
+    stay within the interval.
+    """
+
+    remainders: tuple[int, ...]
+    beyond: tuple[bool, ...]
+    place: int | None = None
+    begun: bool = False
+    free: bool = False
+
+
+def multiples(
+    within: Expr, piece: Piece, steps: Sequence[tuple[Fraction, int]], rules: RuleSet
+) -> Node:
+    """The decimals of `within` that the first step divides, if the piece has a multiple, and the
+    other steps do not. `steps` come with their places."""
+    return _Remainders(piece, steps, rules).start(within)
+
+
+class _Remainders:
+    """The rules of one piece."""
+
+    def __init__(self, piece: Piece, steps: Sequence[tuple[Fraction, int]], rules: RuleSet) -> None:
+        self._places = [places for _, places in steps]
+        self._moduli = [int(step * 10**places) for step, places in steps]
+        self._most = max(self._places)
+        self._wanted = piece.multiple is not None
+        self._plain = self._wanted and not piece.nots
+        self._above, self._below = piece.high is None, piece.low is None
+        self._rules = rules
+
+    def start(self, within: Expr) -> Node:
+        none = (0,) * len(self._moduli)
+        return self._rule(within, Read(none, (False,) * len(none), free=self._above))
+
+    def _rule(self, left: Expr, now: Read) -> Node:
+        if left is EMPTY or (self._wanted and now.beyond[0]) or not self._in_reach(now):
+            return EMPTY
+        key = ("multiple", tuple(self._moduli), tuple(self._places), self._wanted, left, now)
+        sure = True if self._plain and now.free and now.place is None else None
+        return self._rules.rule(key, lambda: self._body(left, now), sure)
+
+    def _in_reach(self, now: Read) -> bool:
+        """Whether the digits that may still come behind the point can make the step divide."""
+        if not self._wanted or now.place is None:
+            return True
+        remainder, modulus = now.remainders[0], self._moduli[0]
+        left = self._places[0] - now.place
+        return left <= 0 or -remainder * 10**left % modulus < 10**left
+
+    def _body(self, left: Expr, now: Read) -> Node:
+        found: list[Node] = []
+        if facts(left).nullable and self._may_end(now):
+            found.append(EPSILON)
+        minus = Read(now.remainders, now.beyond, None, False, self._below)
+        point = Read(now.remainders, now.beyond, 0, True)
+        for byte, after in ((MINUS, minus), (POINT, point)):
+            found.append(concat(literal(bytes((byte,))), self._rule(derivative(left, byte), after)))
+        by_target: dict[Node, list[int]] = {}
+        for digit in range(10):
+            target = self._rule(derivative(left, 48 + digit), self._after(now, digit))
+            by_target.setdefault(target, []).append(48 + digit)
+        found.extend(concat(byte_set(digits), target) for target, digits in by_target.items())
+        return union(*found)
+
+    def _after(self, now: Read, digit: int) -> Read:
+        remainders, beyond = list(now.remainders), list(now.beyond)
+        for index, (modulus, places) in enumerate(zip(self._moduli, self._places, strict=True)):
+            if now.place is not None and now.place >= places:
+                beyond[index] = beyond[index] or digit > 0
+            else:
+                remainders[index] = (remainders[index] * 10 + digit) % modulus
+        place = None if now.place is None else min(now.place + 1, self._most)
+        free = now.free and (now.begun or digit > 0)
+        return Read(tuple(remainders), tuple(beyond), place, True, free)
+
+    def _may_end(self, now: Read) -> bool:
+        divides = []
+        for index, (modulus, places) in enumerate(zip(self._moduli, self._places, strict=True)):
+            scale = 10 ** max(places - (now.place or 0), 0)
+            rest = now.remainders[index] * scale % modulus
+            divides.append(not now.beyond[index] and rest == 0)
+        if self._wanted and not divides.pop(0):
+            return False
+        return not any(divides)
