@@ -4,8 +4,11 @@ import hashlib
 import random
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult
 from radixgen.cache.pages import PagePool
@@ -39,7 +42,14 @@ class HashModel:
         self.vocab_size = vocab_size
         self.kv: dict[tuple[int, int], int] = {}
 
-    def run(self, batch: ScheduledBatch) -> StepResult:
+    def run(
+        self,
+        batch: ScheduledBatch,
+        bitmask: "NDArray[np.int32] | None" = None,
+        fill_mask: Callable[[], None] | None = None,
+    ) -> StepResult:
+        if fill_mask is not None:
+            fill_mask()
         sources = {copy.source for copy in batch.copies}
         targets = {copy.target for copy in batch.copies}
         assert sources.isdisjoint(targets), "the order of copies would matter"
@@ -53,7 +63,7 @@ class HashModel:
             mine = self._write(row)
             assert written.isdisjoint(mine), "two rows write one page"
             written |= mine
-        return StepResult([self._answer(row) for row in batch.rows])
+        return StepResult([self._answer(row, bitmask) for row in batch.rows])
 
     def _slot(self, row: ScheduledRow, position: int) -> tuple[int, int]:
         return row.page_ids[position // self.page_size], position % self.page_size
@@ -67,14 +77,17 @@ class HashModel:
             before = self.kv[self._slot(row, position)] = _digest(before, token)
         return {row.page_ids[p // self.page_size] for p in range(row.start, end)}
 
-    def _answer(self, row: ScheduledRow) -> RowResult:
+    def _answer(self, row: ScheduledRow, bitmask: "NDArray[np.int32] | None" = None) -> RowResult:
         end = row.start + len(row.token_ids)
         kv = [self.kv[self._slot(row, position)] for position in range(end)]
         tokens: list[int] = []
         if row.sample:
             first = end - row.num_drafts
             for known in range(first, end + 1):
-                tokens.append(_digest(*kv[:known], row.seed) % self.vocab_size)
+                drawn = _digest(*kv[:known], row.seed) % self.vocab_size
+                if row.mask_row is not None and bitmask is not None:
+                    drawn = _next_allowed(bitmask[row.mask_row + known - first], drawn)
+                tokens.append(drawn)
                 if known < end and tokens[-1] != row.token_ids[known - row.start]:
                     break
         return RowResult(tokens, given_logprobs=self._given(row, kv, end))
@@ -87,6 +100,13 @@ class HashModel:
         if row.next_id is not None:
             pairs.append((end, row.next_id))
         return [TokenLogprob(token, hash_logprob(kv[:p], token)) for p, token in pairs]
+
+
+def _next_allowed(words: "NDArray[np.int32]", token_id: int) -> int:
+    """The first allowed token from `token_id` on, around the end."""
+    allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+    assert len(allowed), "the mask allows nothing"
+    return int(allowed[np.searchsorted(allowed, token_id) % len(allowed)])
 
 
 def hash_kv(token_ids: Iterable[int]) -> list[int]:

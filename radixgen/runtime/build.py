@@ -11,9 +11,12 @@ import torch
 
 from radixgen.cache.radix import RadixCache
 from radixgen.config import RuntimeConfig
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.model.hub import resolve
 from radixgen.model.load import load_runner
 from radixgen.runtime.engine import Engine
+from radixgen.runtime.grammar_pool import GrammarPool
 from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
@@ -52,13 +55,26 @@ def build_engine(config: RuntimeConfig) -> Built:
         check=config.check,
     )
     return Built(
-        engine=Engine(scheduler, runner),
+        engine=Engine(scheduler, runner, grammar_pool(tokenizer)),
         model=str(files.path),
         vocab_size=runner.vocab_size,
         max_context=scheduler.max_known,
         num_pages=num_pages,
         page_size=config.cache.page_size,
     )
+
+
+def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
+    """Compiles for the model's own tokens; special ones are never spelled by a grammar."""
+
+    def make_compiler() -> GrammarCompiler:
+        tokens = [tokenizer.token_bytes(i) or None for i in range(tokenizer.vocab_size)]
+        vocabulary = Vocabulary.from_tokens(
+            tokens, tuple(tokenizer.eos_ids), tuple(tokenizer.special_ids)
+        )
+        return GrammarCompiler(vocabulary)
+
+    return GrammarPool(make_compiler)
 
 
 def num_cores() -> int:

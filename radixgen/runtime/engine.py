@@ -9,11 +9,16 @@ import logging
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.messages import GenerateRequest, RequestFailed, ScoreRequest
+from radixgen.runtime.grammar_pool import GrammarPool, fill_masks, make_matcher
 from radixgen.runtime.stats import EngineStats
 from radixgen.schedule.request import Event, Request
 from radixgen.schedule.scheduler import Scheduler
@@ -24,7 +29,12 @@ logger = logging.getLogger(__name__)
 class Runner(Protocol):
     """What computes a step: `radixgen.model.runner.ModelRunner`, or a script in a test."""
 
-    def run(self, batch: ScheduledBatch) -> StepResult: ...
+    def run(
+        self,
+        batch: ScheduledBatch,
+        bitmask: "NDArray[np.int32] | None" = None,
+        fill_mask: Callable[[], None] | None = None,
+    ) -> StepResult: ...
 
 
 class Engine:
@@ -37,30 +47,65 @@ class Engine:
         self,
         scheduler: Scheduler,
         runner: Runner,
+        grammars: GrammarPool | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
+        self.grammars = grammars
         self._clock = clock
         self._stats = EngineStats()
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or (self.grammars is not None and self.grammars.has_ready)
+
+    def on_ready(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called, from any thread, when `has_work` has become true by itself."""
+        if self.grammars is not None:
+            self.grammars.wake = wake
 
     def add(self, message: GenerateRequest | ScoreRequest, ids: "array[int]") -> list[Event]:
         """Take in a request, or refuse it with its terminal event. Raises nothing."""
         try:
-            self.scheduler.add(_request(message, ids))
+            self._add(message, ids)
         except Exception as error:
             self._stats.refused_requests += 1
             return [_refusal(message.rid, error)]
         return []
 
+    def _add(self, message: GenerateRequest | ScoreRequest, ids: "array[int]") -> None:
+        if isinstance(message, ScoreRequest):
+            self.scheduler.add(Request.from_score(message, ids))
+            return
+        if message.grammar is not None and self.grammars is None:
+            raise InvalidGrammar("this engine has no grammars; leave the constraint out")
+        self.scheduler.add(Request.from_generate(message, ids))
+        if message.grammar is not None and self.grammars is not None:
+            self.grammars.submit(message.rid, message.grammar)
+
+    def _take_grammars(self, pool: GrammarPool) -> list[Event]:
+        """Requests whose constraint is compiled may be scheduled; the others are refused."""
+        events: list[Event] = []
+        for outcome in pool.take():
+            if outcome.grammar is None:
+                assert outcome.error is not None
+                events += self.scheduler.fail(outcome.rid, outcome.error)
+                continue
+            request = self.scheduler.requests.get(outcome.rid)
+            if request is not None:
+                limit = request.sampling.max_tokens
+                self.scheduler.grammar_ready(
+                    outcome.rid, partial(make_matcher, outcome.grammar, limit)
+                )
+        return events
+
     def abort(self, rid: str) -> list[Event]:
         """Cancel a request; an unknown rid changes nothing."""
+        if self.grammars is not None:
+            self.grammars.forget(rid)
         return self.scheduler.abort(rid)
 
     def flush(self) -> None:
@@ -70,23 +115,35 @@ class Engine:
     def step(self) -> list[Event]:
         """Compute one step, if one is due; returns the events due. Raises nothing."""
         started = self._clock()
+        events: list[Event] = []
         try:
+            if self.grammars is not None:
+                events += self._take_grammars(self.grammars)
             batch = self.scheduler.schedule()
             if batch is None:
-                return self.scheduler.take_events()
+                return events + self.scheduler.take_events()
         except Exception as error:
-            return self._fail_all(error)
+            return events + self._fail_all(error)
         try:
-            result = self.runner.run(batch)
+            result = self._run(batch)
         except Exception as error:
-            return self._fail_step(error)
+            return events + self._fail_step(error)
         try:
-            events = self.scheduler.update(batch, result)
+            events += self.scheduler.update(batch, result)
         except Exception as error:
-            return self._fail_all(error)
+            return events + self._fail_all(error)
         self._stats.add_step(self._clock() - started, result)
         self._stats.add_usages(events)
         return events
+
+    def _run(self, batch: ScheduledBatch) -> StepResult:
+        """The forward pass; masks are written while it runs."""
+        masks = self.scheduler.masks
+        if not masks:
+            return self.runner.run(batch)
+        num_rows = sum(1 + len(mask.drafts) for mask in masks)
+        bitmask = np.empty((num_rows, -(-self.scheduler.vocab_size // 32)), np.int32)
+        return self.runner.run(batch, bitmask, partial(fill_masks, masks, bitmask))
 
     def stats(self) -> dict[str, float]:
         """Counters since the start and gauges of now; units are in the names."""
@@ -103,17 +160,6 @@ class Engine:
         logger.exception("scheduling failed; every open request is given up")
         self._stats.failed_steps += 1
         return self.scheduler.fail_all(_known(error))
-
-
-def _request(message: GenerateRequest | ScoreRequest, ids: "array[int]") -> Request:
-    if isinstance(message, ScoreRequest):
-        return Request.from_score(message, ids)
-    if message.grammar is not None:
-        raise InvalidGrammar(
-            f"this runtime decodes without constraints and the request has one, a "
-            f"{message.grammar.kind}; leave the grammar out"
-        )
-    return Request.from_generate(message, ids)
 
 
 def _known(error: Exception) -> RadixgenError:

@@ -8,10 +8,11 @@ counted. An idle loop sleeps in `poll`.
        └────── Shutdown(drain=False), second SIGTERM: all aborted ─────────────▲
 """
 
+import contextlib
 import logging
 import socket as sockets
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -41,6 +42,7 @@ from radixgen.schedule.request import Event, SequenceOutput
 
 logger = logging.getLogger(__name__)
 
+_RING, _WAKE = b"x", b"w"  # what the bell carries
 MAX_MESSAGES_PER_TURN = 256  # read between two steps, so that arrivals cannot stall decoding
 
 
@@ -49,6 +51,7 @@ class EngineLike(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    def on_ready(self, wake: Callable[[], None]) -> None: ...
     def add(
         self, message: GenerateRequest | ScoreRequest, ids: "array[int]"
     ) -> Iterable[Event]: ...
@@ -84,6 +87,7 @@ class Loop:
         self._waker.setblocking(False)
         self._bell.setblocking(False)
         socket.set(zmq.ROUTER_MANDATORY, 1)  # tell us of clients that are gone
+        engine.on_ready(self._wake)
 
     def run(self) -> None:
         """Serve until a shutdown has drained; every open request has its terminal message then."""
@@ -105,7 +109,12 @@ class Loop:
 
     def ring(self) -> None:
         """Drain; a second ring aborts what is left. Safe in a signal handler and in a thread."""
-        self._bell.send(b"x")
+        self._bell.send(_RING)
+
+    def _wake(self) -> None:
+        """The engine has work again. From any thread; a full bell wakes as well."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._bell.send(_WAKE)
 
     def close(self) -> None:
         self._waker.close()
@@ -113,7 +122,7 @@ class Loop:
 
     def _hear_bell(self) -> None:
         try:
-            rings = len(self._waker.recv(16))
+            rings = self._waker.recv(4096).count(_RING)
         except BlockingIOError:
             return
         for _ in range(rings):
@@ -150,11 +159,12 @@ class Loop:
             return
         try:
             self._handle(number, message, ids)
+        except RadixgenError as error:
+            self._refuse(client, message.rid, error)
         except Exception as error:
             logger.exception("the %s request %r failed", message.kind, message.rid)
             client.open.discard(message.rid)
-            known = error if isinstance(error, RadixgenError) else RadixgenError(repr(error))
-            self._refuse(client, message.rid, known)
+            self._refuse(client, message.rid, RadixgenError(repr(error)))
 
     def _handle(self, number: int, message: ToRuntime, ids: "array[int]") -> None:
         client = self._clients[number]

@@ -77,6 +77,7 @@ class Scheduler:
         self.config = config
         self.cache = cache
         self.memory = Memory(cache, config.max_total_tokens)
+        self.vocab_size = vocab_size
         self.max_known = min(max_context, self.memory.limit_pages * cache.page_size)
         self.rules = StopRules(end_token_ids, self.max_known)
         self.admission = Admission(config, vocab_size, self.max_known, stop_factory)
@@ -199,7 +200,7 @@ class Scheduler:
             self.memory.unpin()
             return None
         self._step = step
-        batch, self.masks = step.batch(self.cache.page_size)
+        batch, self.masks = step.batch(self.cache.page_size, self.rules)
         self._counts["steps"] += 1
         self._counts["computed_tokens"] += batch.num_tokens
         self._counts["copied_pages"] += len(batch.copies)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixgen.batch import PageCopy, ScheduledBatch, ScheduledRow
+from radixgen.schedule.outputs import StopRules
 from radixgen.schedule.request import GrammarMatcher, SequenceState
 
 
@@ -37,12 +38,16 @@ class PlannedRow:
 
 @dataclass(frozen=True, slots=True)
 class MaskRequest:
-    """Rows `row` .. `row + len(drafts)` of the bitmask are the matcher's, one after each draft."""
+    """Rows `row` .. `row + len(drafts)` of the bitmask are the matcher's, one after each draft.
+
+    `budget`: how many tokens the sequence may still have.
+    """
 
     rid: str
     matcher: GrammarMatcher
     row: int
     drafts: tuple[int, ...] = ()
+    budget: int | None = None
 
 
 class Step:
@@ -70,7 +75,7 @@ class Step:
         if row is not None:
             self.left += row.num_tokens + len(row.drafts)
 
-    def batch(self, page_size: int) -> tuple[ScheduledBatch, list[MaskRequest]]:
+    def batch(self, page_size: int, rules: StopRules) -> tuple[ScheduledBatch, list[MaskRequest]]:
         """What the runner reads, and which rows of the bitmask are whose."""
         rows: list[ScheduledRow] = []
         masks: list[MaskRequest] = []
@@ -80,7 +85,8 @@ class Step:
             rows.append(_row(planned, page_size, None if matcher is None else mask_row))
             if matcher is not None:
                 rid = planned.sequence.request.rid
-                masks.append(MaskRequest(rid, matcher, mask_row, tuple(planned.drafts)))
+                budget = rules.max_drafts(planned.sequence) + 1
+                masks.append(MaskRequest(rid, matcher, mask_row, tuple(planned.drafts), budget))
                 mask_row += 1 + len(planned.drafts)
         return ScheduledBatch(rows, list(self.copies)), masks
 

@@ -3,6 +3,7 @@
 import random
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from scheduling import HashModel, terminals_of
@@ -29,8 +30,8 @@ class FaultyModel(HashModel):
         self.rate = rate
         self.rng = random.Random(1)
 
-    def run(self, batch: ScheduledBatch) -> StepResult:
-        result = super().run(batch)
+    def run(self, batch: ScheduledBatch, *mask: Any) -> StepResult:
+        result = super().run(batch, *mask)
         if any(row.start == 0 and row.token_ids[0] in self.poison for row in batch.rows):
             raise ZeroDivisionError("a poisoned row")
         if self.rng.random() < self.rate:

@@ -52,6 +52,9 @@ class ScriptedEngine:
     def has_work(self) -> bool:
         return bool(self.open)
 
+    def on_ready(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
     def add(self, message: GenerateRequest | ScoreRequest, ids: "array[int]") -> list[Event]:
         if not ids:
             return [RequestFailed(message.rid, "invalid_request", "empty", "prompt")]
@@ -419,3 +422,21 @@ def test_an_idle_loop_sleeps(served: Served) -> None:
     before = served.engine.num_steps
     run(work())
     assert served.engine.num_steps == before
+
+
+def test_what_was_said_before_the_end_is_heard(served: Served) -> None:
+    """The runtime speaks and leaves while the client is busy with something else."""
+
+    async def work() -> None:
+        connection = await connect(served)
+        logs = [Log() for _ in range(200)]
+        for number, log in enumerate(logs):
+            connection.send(generate(f"r{number}"), log, [number + 14, 5, 6])
+        connection.send(Shutdown("end"), Log())
+        served.thread.join(10)  # blocks this loop: all of it waits in our socket
+        await asyncio.gather(*(log.over.wait() for log in logs))
+        assert all(log.token_ids[1:] == [5, 6] for log in logs)
+        assert not any(isinstance(log.ends[0], RadixgenError) for log in logs)
+        connection.close()
+
+    run(work())

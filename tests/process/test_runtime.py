@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -325,9 +326,14 @@ def test_a_duplicate_rid_is_refused_and_the_first_goes_on(runtime: Runtime) -> N
     assert [piece.result for piece in pieces][-1] is not None
 
 
-def test_a_grammar_is_refused_and_not_ignored(runtime: Runtime) -> None:
-    with pytest.raises(InvalidGrammar, match="regex"):
-        runtime.generate("x", GREEDY, grammar=GrammarSpec("regex", "[ab]{4}"))
+def test_a_grammar_is_kept_or_refused(runtime: Runtime) -> None:
+    result = runtime.generate("x", grammar=GrammarSpec("regex", "(ab|cd){3}"), max_tokens=20)
+    assert re.fullmatch("(ab|cd){3}", result.text)
+    assert result.finish_reason is FinishReason.STOP
+    with pytest.raises(InvalidGrammar, match="unclosed"):
+        runtime.generate("x", grammar=GrammarSpec("regex", "(unclosed"))
+    with pytest.raises(InvalidRequest, match="6 tokens"):
+        runtime.generate("x", grammar=GrammarSpec("regex", "(ab|cd){3}"), max_tokens=5)
 
 
 def test_raw_garbage_hurts_nobody(runtime: Runtime) -> None:

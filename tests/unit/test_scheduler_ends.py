@@ -91,7 +91,7 @@ class CountingMatcher:
         self.left -= 1
         return token_id != self.refused
 
-    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+    def fill_bitmask(self, bitmask: Any, row: int, budget: int | None = None) -> None:
         bitmask.append(row)
 
     def rollback(self, num_tokens: int) -> None:

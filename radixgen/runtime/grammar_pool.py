@@ -1,0 +1,132 @@
+"""Constraints of requests: compiled in a thread of their own, and written into masks.
+
+A request that waits for its grammar delays nobody: steps go on and take in what is ready. A
+grammar that cannot be compiled fails its own request. Knows matchers and masks; no tensors, and
+of a request only its name.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
+from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
+from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.schedule.step import MaskRequest
+from radixgen.types import GrammarSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request's constraint: a grammar, or why there is none."""
+
+    rid: str
+    grammar: CompiledGrammar | None
+    error: RadixgenError | None = None
+
+
+class GrammarPool:
+    """Compiles for one vocabulary. `make_compiler` is called once, in the pool's thread.
+
+    `wake` is called from that thread whenever an outcome is ready.
+    """
+
+    def __init__(self, make_compiler: Callable[[], GrammarCompiler]) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self._make_compiler = make_compiler
+        self._compiler: GrammarCompiler | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="radixgen grammars")
+        self._ready: deque[Outcome] = deque()
+        self._lock = threading.Lock()
+        self._wanted: set[str] = set()
+        self.num_compiled = 0
+        self.num_refused = 0
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._wanted)
+
+    def submit(self, rid: str, spec: GrammarSpec) -> None:
+        """Compile a request's constraint; the outcome comes by `take`."""
+        with self._lock:
+            self._wanted.add(rid)
+        self._thread.submit(self._work, rid, spec)
+
+    def forget(self, rid: str) -> None:
+        """Nobody waits any more; a compile that has not begun is left out."""
+        with self._lock:
+            self._wanted.discard(rid)
+
+    def take(self) -> list[Outcome]:
+        """The outcomes that are ready."""
+        outcomes = []
+        while self._ready:
+            outcome = self._ready.popleft()
+            with self._lock:
+                self._wanted.discard(outcome.rid)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _work(self, rid: str, spec: GrammarSpec) -> None:
+        if rid not in self._wanted:
+            return
+        try:
+            if self._compiler is None:
+                self._compiler = self._make_compiler()
+            outcome = Outcome(rid, self._compiler.compile(spec))
+            self.num_compiled += 1
+        except RadixgenError as error:
+            outcome = Outcome(rid, None, error)
+            self.num_refused += 1
+        except Exception as error:
+            outcome = Outcome(rid, None, InvalidGrammar(f"the constraint failed: {error!r}"))
+            self.num_refused += 1
+        self._ready.append(outcome)
+        self.wake()
+
+
+def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:
+    """A matcher for a choice of at most `max_tokens` tokens.
+
+    Raises InvalidRequest when no text of the grammar is as short as that, with the number needed.
+    """
+    matcher = grammar.matcher()
+    if max_tokens:
+        needed = matcher.shortest_completion()
+        if needed > max_tokens:
+            raise InvalidRequest(
+                f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
+                f"{needed} tokens",
+                "max_tokens",
+            )
+    return matcher
+
+
+def fill_masks(masks: Sequence[MaskRequest], bitmask: "NDArray[np.int32]") -> None:
+    """Write every row of a step's mask. bitmask: [rows, ceil(vocab / 32)] int32, bit 1 = allowed"""
+    for mask in masks:
+        _fill_path(mask, bitmask)
+
+
+def _fill_path(mask: MaskRequest, bitmask: "NDArray[np.int32]") -> None:
+    """The masks of the next token and after each draft. Behind a draft that does not fit anything
+    goes: the draw before it cannot equal a draft that its mask forbids, so none is looked at."""
+    matcher, budget, num_accepted = mask.matcher, mask.budget, 0
+    matcher.fill_bitmask(bitmask, mask.row, budget)
+    bitmask[mask.row + 1 : mask.row + 1 + len(mask.drafts)] = -1
+    for draft in mask.drafts:
+        if not matcher.accept_token(draft):
+            break
+        num_accepted += 1
+        left = None if budget is None else budget - num_accepted
+        matcher.fill_bitmask(bitmask, mask.row + num_accepted, left)
+    matcher.rollback(num_accepted)

@@ -1,0 +1,143 @@
+"""Constraints in the step: every output is in its language, whatever budget and neighbours."""
+
+import json
+import random
+import re
+import time
+from array import array
+from typing import Any
+
+import pytest
+from scheduling import HashModel, terminals_of
+
+from radixgen.cache.pages import PagePool
+from radixgen.cache.radix import RadixCache
+from radixgen.config import ScheduleConfig
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
+from radixgen.runtime.engine import Engine
+from radixgen.runtime.grammar_pool import GrammarPool
+from radixgen.schedule.request import Event, SequenceOutput
+from radixgen.schedule.scheduler import Scheduler
+from radixgen.types import FinishReason, GrammarSpec, SamplingParams
+
+END = 256
+EXTRA = [b'{"', b'":', b'", "', b"true", b"12", b"name", b"\xc3\xa9", b"]}"]
+TOKENS: list[bytes | None] = [*(bytes([b]) for b in range(256)), None, *EXTRA]
+
+
+def make_engine(num_pages: int = 256) -> Engine:
+    scheduler = Scheduler(
+        ScheduleConfig(max_step_tokens=64, max_running=8),
+        RadixCache(PagePool(num_pages), 4),
+        max_context=256,
+        vocab_size=len(TOKENS),
+        end_token_ids=[END],
+        rng=random.Random(0),
+        check=True,
+    )
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary))
+    return Engine(scheduler, HashModel(4, len(TOKENS)), pool)
+
+
+def drive(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    deadline = time.monotonic() + 60
+    while engine.scheduler.requests:
+        assert time.monotonic() < deadline, "still busy"
+        if engine.has_work:
+            events += engine.step()
+        else:
+            time.sleep(0.001)
+    return events
+
+
+def texts_of(events: list[Event]) -> dict[tuple[str, int], tuple[str, FinishReason | None]]:
+    """Text and finish reason of each choice, by (rid, index)."""
+    found: dict[tuple[str, int], tuple[bytes, FinishReason | None]] = {}
+    for event in events:
+        if isinstance(event, SequenceOutput):
+            text, _ = found.get((event.rid, event.index), (b"", None))
+            more = b"".join(TOKENS[token] or b"" for token in event.token_ids)
+            found[event.rid, event.index] = (text + more, event.finish_reason)
+    return {key: (text.decode(), reason) for key, (text, reason) in found.items()}
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+        "next": {"$ref": "#"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("max_tokens", [8, 9, 12, 30, 90])
+def test_every_output_parses_also_when_the_budget_is_small(max_tokens: int) -> None:
+    engine = make_engine()
+    spec = GrammarSpec("json_schema", json.dumps(SCHEMA))
+    for number in range(10):
+        sampling = SamplingParams(max_tokens=max_tokens, seed=number, n=1 + number % 2)
+        engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", [number, 1, 2]))
+    events = drive(engine)
+    assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
+    found = texts_of(events)
+    assert len(found) == 15
+    for text, reason in found.values():
+        assert set(json.loads(text)) <= {"name", "flags", "next"}
+        assert reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def test_constrained_and_free_requests_share_steps() -> None:
+    engine = make_engine(num_pages=24)  # so few that they push each other out
+    sampling = SamplingParams(max_tokens=40, seed=3)
+    for number in range(6):
+        spec = GrammarSpec("regex", r"(ab|cd){5,15}") if number % 2 else None
+        engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", [number] * 5))
+    events = drive(engine)
+    assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
+    for (rid, _), (text, _) in texts_of([e for e in events if e.rid in ("r1", "r3", "r5")]).items():
+        assert re.fullmatch(r"(ab|cd){5,15}", text), rid
+
+
+def failure(engine: Engine, spec: GrammarSpec, **sampling: Any) -> RequestFailed:
+    message = GenerateRequest("bad", SamplingParams(seed=1, **sampling), spec)
+    engine.add(message, array("i", [1, 2, 3]))
+    engine.add(GenerateRequest("good", SamplingParams(max_tokens=3, seed=1)), array("i", [5, 6]))
+    ends = terminals_of(drive(engine))
+    assert isinstance(ends["good"], RequestFinished)
+    end = ends["bad"]
+    assert isinstance(end, RequestFailed)
+    return end
+
+
+def test_a_bad_constraint_fails_alone() -> None:
+    end = failure(make_engine(), GrammarSpec("regex", "(unclosed"))
+    assert end.code == "invalid_grammar"
+    end = failure(
+        make_engine(), GrammarSpec("json_schema", '{"allOf": [{"const": 1}, {"const": 2}]}')
+    )
+    assert end.code == "invalid_grammar"
+
+
+def test_a_budget_below_the_shortest_text_is_refused_with_the_number() -> None:
+    end = failure(make_engine(), GrammarSpec("regex", "[ab]{7}"), max_tokens=6)
+    assert end.code == "invalid_request"
+    assert "7 tokens" in end.message
+
+
+def test_an_aborted_request_leaves_no_compile_behind() -> None:
+    engine = make_engine()
+    spec = GrammarSpec("regex", "a+")
+    engine.add(GenerateRequest("gone", SamplingParams(), spec), array("i", [1]))
+    events = engine.abort("gone")
+    assert list(terminals_of(events)) == ["gone"]
+    engine.add(GenerateRequest("r", SamplingParams(max_tokens=2, seed=1), spec), array("i", [1]))
+    assert list(terminals_of(drive(engine))) == ["r"]
+    assert engine.grammars is not None
+    assert engine.grammars.num_waiting == 0
