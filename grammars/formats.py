@@ -4,9 +4,11 @@ Owns one regular language for each format. Where a format is not regular, its la
 subset, so that what is generated is always valid; the narrowings are:
 
 - `date`, `date-time`: the year 0000 is left out, since few parsers take it;
+- `time`, `date-time`: a leap second only where the offset is in whole or half hours;
 - `hostname`: no A-labels (`xn--…`), whose validity takes a Punycode decoder;
 - `email`: domains as `hostname` without its bound of 253, address literals IPv4 and IPv6;
-- `idn-email`: beyond ASCII, letters, marks and digits in domains, anything in local parts;
+- `idn-email`: beyond ASCII, domains have labels of up to 14 letters of some scripts, accents and
+  single hyphens, whose A-labels always fit; local parts have anything;
 - `relative-json-pointer`: without index manipulation;
 - `regex`: a portable subset of ECMA-262, with groups up to REGEX_DEPTH deep.
 
@@ -22,7 +24,6 @@ from radixgen.grammars.expr import (
     Expr,
     Node,
     chars,
-    complement,
     concat,
     conj,
     optional,
@@ -33,7 +34,6 @@ from radixgen.grammars.expr import (
 )
 from radixgen.grammars.regex import parse
 from radixgen.grammars.regex_tree import regular
-from radixgen.grammars.unicode_classes import in_property, join
 
 REGEX_DEPTH = 3
 
@@ -91,35 +91,25 @@ def _time() -> Expr:
 
 
 def _leap_second() -> Expr:
-    """Second 60 stands only where it is 23:59 in UTC: a local time has one offset each way.
-
-    Hours and minutes cross each other in the text, so each relation is a language of its own,
-    and the times are their intersection.
-    """
-    hours, minutes = range(24), range(59)
-    same = _hours("+", {h: h for h in hours}), _minutes("+", {m: m + 1 for m in minutes})
-    carried = _hours("+", {h: (h + 1) % 24 for h in hours}), _minutes("+", {59: 0})
-    behind = _hours("-", {h: 23 - h for h in hours}), _minutes("-", {m: 59 - m for m in range(60)})
-    relations = (conj(*pair) for pair in (same, carried, behind))
-    return regular(union(*relations, _re(rf"23:59:60{_FRACTION}[Zz]")))
+    """Second 60 stands only where it is 23:59 in UTC: a local time has one offset each way."""
+    by_tens: dict[int, list[Node]] = {}
+    for hour in range(24):
+        local = union(_leap_minute(hour, 29), _leap_minute(hour, 59))
+        by_tens.setdefault(hour // 10, []).append(concat(text(f"{hour % 10}:"), local))
+    tens = (concat(text(str(ten)), union(*hours)) for ten, hours in by_tens.items())
+    return regular(union(*tens))
 
 
-def _hours(sign: str, offsets: dict[int, int]) -> Expr:
-    two, seconds = _re(r"\d\d"), concat(text(":60"), _re(_FRACTION), text(sign))
-    ways = (
-        concat(text(f"{hour:02}:"), two, seconds, text(f"{offset:02}:"), two)
-        for hour, offset in offsets.items()
-    )
-    return regular(union(*ways))
-
-
-def _minutes(sign: str, offsets: dict[int, int]) -> Expr:
-    two, seconds = _re(r"\d\d"), concat(text(":60"), _re(_FRACTION), text(sign))
-    ways = (
-        concat(two, text(f":{minute:02}"), seconds, two, text(f":{offset:02}"))
-        for minute, offset in offsets.items()
-    )
-    return regular(union(*ways))
+def _leap_minute(hour: int, minute: int) -> Node:
+    ahead = (hour * 60 + minute + 1) % 1440
+    behind = (1439 - hour * 60 - minute) % 1440
+    offsets: list[Node] = [
+        text(f"+{ahead // 60:02}:{ahead % 60:02}"),
+        text(f"-{behind // 60:02}:{behind % 60:02}"),
+    ]
+    if ahead == 0:
+        offsets.append(_re("[Zz]"))
+    return concat(text(f"{minute}:60"), _re(_FRACTION), union(*offsets))
 
 
 def _date_time() -> Expr:
@@ -128,7 +118,21 @@ def _date_time() -> Expr:
 
 # --- hosts and addresses: RFC 1123, 5321, 4291 --------------------------------------------------
 
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
+# A label of up to 63 characters that does not begin with xn-- in any case, which needs no
+# complement when it is told by its first four characters.
+_LABEL = (
+    r"[A-WYZa-wyz0-9](?:[A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
+    r"|[Xx](?:[A-MO-Za-mo-z0-9]|[A-MO-Za-mo-z0-9\-][A-Za-z0-9\-]{0,60}[A-Za-z0-9])?"
+    r"|[Xx][Nn](?:[A-Za-z0-9](?:[A-Za-z0-9\-]{0,59}[A-Za-z0-9])?)?"
+    r"|[Xx][Nn]-[A-Za-z0-9](?:[A-Za-z0-9\-]{0,58}[A-Za-z0-9])?"
+)
+# Letters of Latin, Greek, Cyrillic, Devanagari, Thai, Georgian, kana, Han and Hangul that IDNA
+# takes as they are, whatever stands beside them.
+_LETTERS = (
+    r"\u{DF}-\u{F6}\u{F8}-\u{FF}\u{3AC}-\u{3CE}\u{430}-\u{45F}\u{905}-\u{939}\u{E01}-\u{E2E}"
+    r"\u{10D0}-\u{10FA}\u{3041}-\u{3096}\u{30A1}-\u{30FA}\u{4E00}-\u{9FFF}\u{AC00}-\u{D7A3}"
+)
+_MARK = r"[\u{300}-\u{304}\u{306}-\u{30C}]"  # accents on the letter before
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
 _GROUP = r"[0-9A-Fa-f]{1,4}"
@@ -155,7 +159,7 @@ def _host(label: Expr) -> Expr:
 
 
 def _ascii_label() -> Expr:
-    return conj(_re(_LABEL), complement(_re(r"[Xx][Nn]--[^]*")))
+    return _re(_LABEL)
 
 
 def _hostname() -> Expr:
@@ -177,11 +181,8 @@ def _idn_email() -> Expr:
     inside = union(_re(r"[\x20\x21\x23-\x5B\x5D-\x7E]|\\[\x20-\x7E]"), chars(beyond))
     quoted = concat(text('"'), star(inside), text('"'))
     local = union(concat(atom, star(concat(text("."), atom))), quoted)
-    letters = join(*map(in_property, ("Ll", "Lo", "Lm", "Nd")), ((0x41, 0x5A),))
-    inner = chars(join(letters, in_property("M"), ((0x2D, 0x2D),)))
-    ends = chars(join(letters, in_property("M")))
-    tail = optional(concat(repeat(inner, 0, 61), ends))
-    label = conj(regular(concat(chars(letters), tail)), complement(_re(r"[Xx][Nn]--[^]*")))
+    letter = rf"[A-Za-z0-9{_LETTERS}]"
+    label = regular(union(_ascii_label(), _re(rf"{letter}(?:-?{letter}|{_MARK}){{0,13}}")))
     return regular(concat(local, text("@"), union(_host(label), _address_literal())))
 
 
