@@ -150,6 +150,7 @@ typedef struct Engine {
     VEC(Item) found;
     VEC(u32) after;
     VEC(u32) hits;                                    /* tokens of a walk */
+    VEC(u32) unfolded;                                /* stacks that a mask is put together from */
     VEC(u32) path;                                    /* state by depth of a walk */
     VEC(u32) path2;
     VEC(u32) open_rules, level;                       /* of one search for costs */
@@ -227,6 +228,7 @@ void partition_split(Partition *p, const Mask *m);
 
 /* states.c */
 u32 push(Engine *e, u32 node, u32 tail);
+u32 merge_stacks(Engine *e, u32 *stacks, u32 n);
 u32 state_of(Engine *e, u32 tail);
 u32 tail_count(const Engine *e, u32 tail);
 u32 tail_at(const Engine *e, u32 tail, u32 index);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, QUICK_WALK = 4096, DIFFERENCE_WALK = 40000, MAX_UNION = 16 };
+enum { MAX_TOGGLES = 2048, QUICK_WALK = 4096, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 100 };
 
 void add_hit(Engine *e, i32 token, u32 state) {
     for (; token >= 0; token = e->trie.same[token]) PUSH(e, e->hits, (u32)token);
@@ -147,14 +147,14 @@ static u32 walk_record(Engine *e, u32 state, u64 limit) {
     return walk(e, state, 0, limit) ? finish_record(e, 0) : NONE;
 }
 
-/* A loop whose items and what follows it begin with different bytes. */
-static u32 loop_record(Engine *e, Node loop, u32 tail) {
+/* The slice of a loop whose items and what follows it begin with different bytes, or NULL. */
+static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     Slice *slice = slice_of(e, loop.a);
-    if (!slice) return NONE;
+    if (!slice) return NULL;
     Mask after = first_bytes(e, state_of(e, tail));
     for (u32 w = 0; w < 4; w++)
-        if (after.w[w] & slice->first.w[w]) return NONE;
-    return slice_record(e, slice, loop.b, loop.c, tail);
+        if (after.w[w] & slice->first.w[w]) return NULL;
+    return slice;
 }
 
 /* An intersection against itself without its complements. */
@@ -180,56 +180,80 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     if (stack == END || stack == LOOP_END) return NONE;
     Stack s = e->stacks.p[stack];
     Node head = e->nodes.p[s.head];
-    if (head.kind == K_REP) return loop_record(e, head, s.tail);
+    Slice *slice = head.kind == K_REP ? usable_slice(e, head, s.tail) : NULL;
+    if (slice) return slice_record(e, slice, head.b, head.c, s.tail);
     if (head.kind == K_AND) return difference_record(e, head, s.tail, state);
     return NONE;
 }
 
-/* What a stack is a choice of: a rule's body, the parts of an alternative. 0: it is no choice. */
-static u32 choices(Engine *e, u32 stack, u32 *parts) {
+/* Whether a stack allows much of the vocabulary and has a way of its own to say what. */
+static int is_wide(Engine *e, u32 stack) {
     if (stack <= LOOP_END) return 0;
-    Stack top = e->stacks.p[stack];
-    Node head = e->nodes.p[top.head];
-    u32 n = 0;
-    if (head.kind == K_RULE && e->rules.p[head.a].body != NONE) {
-        parts[n++] = push(e, e->rules.p[head.a].body, top.tail);
-    } else if (head.kind == K_CAT) {
-        parts[n++] = push(e, top.head, top.tail);
-    } else if (head.kind == K_ALT && head.b <= MAX_UNION) {
-        for (u32 k = 0; k < head.b; k++) parts[n++] = push(e, e->lists.p[head.a + k], top.tail);
-    }
-    return n;
+    Node head = e->nodes.p[e->stacks.p[stack].head];
+    if (head.kind == K_REP) return usable_slice(e, head, e->stacks.p[stack].tail) != NULL;
+    int with = 0, without = 0;
+    for (u32 i = 0; head.kind == K_AND && i < head.b; i++)
+        if (e->nodes.p[e->lists.p[head.a + i]].kind == K_NOT) without = 1;
+        else with = 1;
+    return with && without;
 }
 
-static int append(const Engine *e, u32 *stacks, u32 *n, u32 tail) {
-    u32 count = tail_count(e, tail);
-    if (*n + count > MAX_UNION) return 0;
-    for (u32 i = 0; i < count; i++) stacks[(*n)++] = tail_at(e, tail, i);
+static void append(Engine *e, u32 tail) {
+    for (u32 i = 0; i < tail_count(e, tail); i++) PUSH(e, e->unfolded, tail_at(e, tail, i));
+}
+
+/* Put in place of a stack what it is a choice of: a rule's body, the parts of an alternative, one
+   more or no more of a loop. 0: it is no choice. */
+static int unfold_one(Engine *e, u32 stack) {
+    Stack top = e->stacks.p[stack];
+    Node head = e->nodes.p[top.head];
+    if (stack <= LOOP_END) return 0;
+    if (head.kind == K_RULE && e->rules.p[head.a].body != NONE) {
+        append(e, push(e, e->rules.p[head.a].body, top.tail));
+    } else if (head.kind == K_CAT) {
+        append(e, push(e, top.head, top.tail));
+    } else if (head.kind == K_ALT) {
+        for (u32 k = 0; k < head.b; k++) append(e, push(e, e->lists.p[head.a + k], top.tail));
+    } else if (head.kind == K_REP) {
+        u32 rest = make_repeat(e, head.a, head.b ? head.b - 1 : 0, head.c == NONE ? NONE : head.c - 1);
+        append(e, push(e, head.a, push(e, rest, top.tail)));
+        if (head.b == 0) append(e, top.tail);
+    } else {
+        return 0;
+    }
     return 1;
 }
 
-/* The stacks that a state unfolds to, at most MAX_UNION of them; 0 when it does not. */
-static u32 unfold(Engine *e, u32 state, u32 *stacks) {
-    u32 n = 0, parts[MAX_UNION];
-    if (!append(e, stacks, &n, e->states.p[state].kernel)) return 0;
-    for (u32 i = 0, rounds = 0; i < n && rounds < 4 * MAX_UNION; rounds++) {
-        u32 count = choices(e, stacks[i], parts);
-        if (count == 0) {
-            i++;
-            continue;
-        }
-        stacks[i] = stacks[--n];
-        for (u32 k = 0; k < count; k++)
-            if (!append(e, stacks, &n, parts[k])) return 0;
-    }
-    return n;
+static u32 wide_record(Engine *e, u32 stack) {
+    u32 state = state_of(e, stack);
+    if (e->states.p[state].record && !e->weigh) return e->states.p[state].record - 1;
+    u32 record = stack_record(e, stack, state);
+    return record != NONE ? record : walk_record(e, state, ~0ull);
 }
 
+/* The wide stacks that a state unfolds to each by itself, the others by one walk together. */
 static u32 parts_record(Engine *e, u32 state) {
-    u32 stacks[MAX_UNION], records[MAX_UNION], n = unfold(e, state, stacks);
-    if (n < 2 && (n == 0 || stacks[0] == e->states.p[state].kernel)) return NONE;
-    for (u32 i = 0; i < n; i++) records[i] = mask_record(e, state_of(e, stacks[i]));
-    return union_of(e, records, n);
+    u32 wide[MAX_UNION], n = 0, narrow = 0;
+    e->unfolded.n = 0;
+    append(e, e->states.p[state].kernel);
+    for (u32 rounds = 0; narrow < e->unfolded.n && n < MAX_UNION - 1; rounds++) {
+        u32 stack = e->unfolded.p[narrow];
+        if (rounds > MAX_UNFOLDED || e->unfolded.n > MAX_UNFOLDED) return NONE;
+        if (is_wide(e, stack)) wide[n++] = stack;
+        else if (!unfold_one(e, stack)) {
+            narrow++;
+            continue;
+        }
+        e->unfolded.p[narrow] = e->unfolded.p[--e->unfolded.n];
+    }
+    if (n == 0) return NONE;
+    u32 rest = narrow ? state_of(e, merge_stacks(e, e->unfolded.p, e->unfolded.n)) : DEAD, records[MAX_UNION];
+    for (u32 i = 0; i < n; i++) records[i] = wide_record(e, wide[i]);
+    if (rest != DEAD && rest != state) {
+        records[n] = walk_record(e, rest, ~0ull);
+        n++;
+    }
+    return rest == state ? NONE : union_of(e, records, n);
 }
 
 /* The dearest of the completions after each allowed token, in bytes, or a little more. */
@@ -256,9 +280,12 @@ u32 mask_record(Engine *e, u32 state) {
     if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
     State s = e->states.p[state];
     u32 record = NONE;
+    Mask first = first_bytes(e, state);
+    int is_open = mask_size(&first) >= OPEN_STATE, tried = 0;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
-    if (record == NONE) record = walk_record(e, state, QUICK_WALK);
-    if (record == NONE) record = parts_record(e, state);
+    if (record == NONE && is_open) record = parts_record(e, state), tried = 1;
+    if (record == NONE && !is_open) record = walk_record(e, state, QUICK_WALK);
+    if (record == NONE && !tried) record = parts_record(e, state);
     if (record == NONE) record = walk_record(e, state, ~0ull);
     e->depth--;
     e->states.p[state].record = record + 1;

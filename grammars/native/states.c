@@ -102,8 +102,6 @@ static u32 join_stacks(Engine *e, u32 *stacks, u32 n) {
     return kept;
 }
 
-static u32 merge(Engine *e, u32 *stacks, u32 n);
-
 /* The stacks i to j - 1 have one head; all their tails become one. */
 static u32 merge_tails(Engine *e, const u32 *stacks, u32 n) {
     u32 total = 0, k = 0, head = e->stacks.p[stacks[0]].head;
@@ -115,32 +113,37 @@ static u32 merge_tails(Engine *e, const u32 *stacks, u32 n) {
         for (u32 c = 0; c < tail_count(e, tail); c++) tails[k++] = tail_at(e, tail, c);
     }
     spend(e, total);
-    u32 tail = merge(e, tails, total);
+    u32 tail = merge_stacks(e, tails, total);
     free(tails);
     return make_stack(e, head, tail);
 }
 
+static int compare_heads(const void *x, const void *y) {
+    u64 a = *(const u64 *)x, b = *(const u64 *)y;
+    return a < b ? -1 : a > b;
+}
+
 static u32 merge_now(Engine *e, u32 *stacks, u32 n) {
     n = join_stacks(e, stacks, n);
-    for (u32 i = 0; i + 1 < n; i++) { /* bring equal heads together; sets are small */
-        if (stacks[i] <= LOOP_END) continue;
-        u32 head = e->stacks.p[stacks[i]].head, last = i;
-        for (u32 j = i + 1; j < n; j++)
-            if (stacks[j] > LOOP_END && e->stacks.p[stacks[j]].head == head) {
-                u32 moved = stacks[++last];
-                stacks[last] = stacks[j];
-                stacks[j] = moved;
-            }
-        if (last == i) continue;
-        stacks[i] = merge_tails(e, stacks + i, last - i + 1);
-        memmove(stacks + i + 1, stacks + last + 1, (n - last - 1) * sizeof *stacks);
-        n -= last - i;
+    u64 few[16], *keys = n <= 16 ? few : malloc(n * sizeof *keys);
+    if (!keys) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; i < n; i++) { /* the end has no head: it stays alone */
+        u32 head = stacks[i] <= LOOP_END ? NONE - stacks[i] : e->stacks.p[stacks[i]].head;
+        keys[i] = (u64)head << 32 | stacks[i];
     }
-    return make_set_of(e, stacks, sort_unique(stacks, n));
+    qsort(keys, n, sizeof *keys, compare_heads);
+    for (u32 i = 0; i < n; i++) stacks[i] = (u32)keys[i];
+    u32 kept = 0;
+    for (u32 i = 0, j; i < n; i = j) {
+        for (j = i + 1; j < n && keys[j] >> 32 == keys[i] >> 32; j++) continue;
+        stacks[kept++] = j == i + 1 ? stacks[i] : merge_tails(e, stacks + i, j - i);
+    }
+    if (keys != few) free(keys);
+    return make_set_of(e, stacks, sort_unique(stacks, kept));
 }
 
 /* The stacks as a tail: no two members with the same head, counts joined; kept by what was given. */
-static u32 merge(Engine *e, u32 *stacks, u32 n) {
+u32 merge_stacks(Engine *e, u32 *stacks, u32 n) {
     n = sort_unique(stacks, n);
     if (n == 1) return stacks[0];
     u32 hash = hash_ids(stacks, n);
@@ -352,7 +355,7 @@ u32 compute_next(Engine *e, u32 state, u32 byte) {
             PUSH(e, e->after, stack);
         }
     }
-    u32 next = e->after.n ? state_of(e, merge(e, e->after.p, e->after.n)) : DEAD;
+    u32 next = e->after.n ? state_of(e, merge_stacks(e, e->after.p, e->after.n)) : DEAD;
     e->nexts.p[s.next + e->maps.p[(size_t)s.map * 256 + byte]] = next;
     return next;
 }
