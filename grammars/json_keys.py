@@ -1,30 +1,27 @@
 """The names that no rule of an object calls by name, sorted into classes.
 
-Every name of a class is under the same rules. Where a class is any name but the declared ones, its
-language is written without a complement: a trie of the declared names, and the ways to leave it.
+Every name of a class is under the same rules.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from radixgen.grammars.derivative import state_not_empty
 from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import (
-    ANY_CHAR,
-    EMPTY,
-    EPSILON,
     MAX_CODE_POINT,
     Expr,
     Node,
-    RuleSet,
+    byte_set,
     chars,
     complement,
     concat,
     conj,
     literal,
+    star,
     union,
 )
-from radixgen.grammars.json_layout import INSIDE, QUOTE
+from radixgen.grammars.json_layout import QUOTE
 from radixgen.grammars.json_shapes import ANYTHING, Goal, Keys, ObjectShape, is_never
 from radixgen.grammars.json_texts import any_of, encoded, matches, spelled
 from radixgen.grammars.text_emptiness import text_is_empty
@@ -102,10 +99,10 @@ def _language(one: KeyClass) -> Expr:
     return conj(*one.inside, *(complement(expr) for expr in one.outside))
 
 
-def key_text(one: KeyClass, declared: Sequence[str], rules: RuleSet) -> Node:
+def key_text(one: KeyClass, declared: Sequence[str]) -> Node:
     """The names of a class but the declared ones, as JSON strings."""
     if not one.inside and not one.outside:
-        return concat(QUOTE, _Others(sorted(declared), rules).node(), QUOTE)
+        return concat(QUOTE, _other_names(declared), QUOTE)
     held = [
         name
         for name in declared
@@ -118,50 +115,34 @@ def key_text(one: KeyClass, declared: Sequence[str], rules: RuleSet) -> Node:
     return concat(QUOTE, encoded(language), QUOTE)
 
 
-class _Others:
-    """Every name but the given, sorted ones: one lazy rule for each beginning they share.
+def _other_names(declared: Iterable[str]) -> Expr:
+    """Every name but the declared ones.
 
-    A character that leads on in the trie is read in its plain spelling only, so no escape can
-    smuggle a declared name in.
+    The automaton follows the complement of a list of literals by itself, at the cost of the names
+    that a text begins. So no character of such a name has a second spelling here, lest an escape
+    smuggle a declared name in: printable ASCII is written plainly.
     """
-
-    def __init__(self, names: Sequence[str], rules: RuleSet) -> None:
-        self._names = tuple(names)
-        self._rules = rules
-
-    def node(self) -> Node:
-        return self._from(0, len(self._names), 0)
-
-    def _from(self, start: int, stop: int, depth: int) -> Node:
-        if start == stop:
-            return INSIDE
-        key = ("other names", self._names, start, stop, depth)
-        return self._rules.rule(key, lambda: self._split(start, stop, depth), productive=True)
-
-    def _split(self, start: int, stop: int, depth: int) -> Node:
-        names, taken = self._names, []
-        found: list[Node] = []
-        if len(names[start]) == depth:
-            start += 1
-        else:
-            found.append(EPSILON)
-        while start < stop:
-            letter, end = names[start][depth], start + 1
-            while end < stop and names[end][depth] == letter:
-                end += 1
-            plain = literal(spelled(letter)[1:-1])
-            found.append(concat(plain, self._from(start, end, depth + 1)))
-            taken.append(ord(letter))
-            start = end
-        found.append(concat(_any_but(taken), INSIDE))
-        return union(*found)
+    listed = union(*(_one_spelling(name) or encoded(any_of([name])) for name in declared))
+    assert isinstance(listed, Expr)
+    others = conj(_PLAIN_INSIDE, complement(listed))
+    state_not_empty(others)  # finitely many out of all
+    return others
 
 
-def _any_but(taken: Sequence[int]) -> Node:
-    """One character that is none of these, sorted by code point, in any spelling."""
-    if not taken:
-        return json_string(ANY_CHAR)
-    ends = [-1, *taken, MAX_CODE_POINT + 1]
-    gaps = [(a + 1, b - 1) for a, b in itertools.pairwise(ends) if a + 1 < b]
-    node = chars(gaps)
-    return EMPTY if node is EMPTY else json_string(node)
+def _one_spelling(name: str) -> Expr | None:
+    """The literal of a name that has one spelling."""
+    if all(" " <= letter <= "~" for letter in name):
+        return literal(spelled(name)[1:-1])
+    return None
+
+
+def _plain_inside() -> Expr:
+    printable = byte_set(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+    others = chars([(0, 0x1F), (0x7F, 0xD7FF), (0xE000, MAX_CODE_POINT)])
+    letter = union(printable, literal(b'\\"'), literal(b"\\\\"), json_string(others))
+    inside = star(letter)
+    assert isinstance(inside, Expr)
+    return inside
+
+
+_PLAIN_INSIDE = _plain_inside()

@@ -112,7 +112,7 @@ class ObjectRules:
             self._context.refuse("patternProperties", self._owner, why)
             return []
         declared = list(self._shape.goals)
-        return [(one, key_text(one, declared, self._context.rules)) for one in found]
+        return [(one, key_text(one, declared)) for one in found]
 
     def _check_low(self) -> None:
         """Lower bounds that the required members meet need no counting; others may be refused."""
@@ -176,6 +176,8 @@ class ObjectRules:
     def _members(self, now: Progress) -> Node:
         if self._shape.high is not None and now.members >= self._shape.high:
             return EMPTY
+        if len(self._chains) == 1 and not self._alone and now.place[0] < len(self._chains[0]):
+            return self._next_or_later(now)
         found = [
             self._declared(now, chain, index)
             for chain, place in enumerate(now.place)
@@ -186,6 +188,14 @@ class ObjectRules:
                 found.append(self._named(replace(now, seen=now.seen | 1 << index), name))
         if self._context.any_order or self._passed(now):
             found.extend(self._undeclared(now))
+        return union(*found)
+
+    def _next_or_later(self, now: Progress) -> Node:
+        """The next name of the only chain, or a later one: what follows it is written once."""
+        place = now.place[0]
+        found = [self._declared(now, 0, place)]
+        if self._chains[0][place] not in self._shape.required:
+            found.append(self._member(replace(now, place=(place + 1,))))
         return union(*found)
 
     def _reach(self, chain: int, place: int) -> int:

@@ -16,7 +16,6 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
-from radixgen.grammars.productive import prune
 from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import Vocabulary
 
@@ -126,7 +125,7 @@ class NativeEngine:
 
     def start(self, node: Node) -> int:
         with self._lock:
-            built = self._build(prune(node))
+            built = self._build(node)
             return self._checked(self._library.rx_start(self._at, built)) if built else 0
 
     def after_bytes(self, state: int, data: bytes) -> int:
@@ -271,7 +270,7 @@ class NativeEngine:
         try:
             rule = self._rules[index]
             if not check:
-                return self._build(normal_body(rule))
+                return self._build(rule.normal or rule.body())
             rewritten = remove_left_recursion(rule)
             for other in rewritten:
                 known = self._indices.get(other)

@@ -105,7 +105,7 @@ EXPORT void rx_free(Engine *e) {
 
 /* ---- expressions: a postfix program --------------------------------------------------------- */
 
-enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SAVE };
+enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SAVE, O_CHECK };
 
 typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved; } Program;
 
@@ -149,6 +149,10 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
         enum Op op = (enum Op)*p.at++;
         if (op == O_SAVE) {
             *p.saved++ = p.stack[p.n - 1];
+            continue;
+        }
+        if (op == O_CHECK) {
+            if (!is_alive(e, p.stack[p.n - 1])) p.stack[p.n - 1] = EMPTY;
             continue;
         }
         u32 node = build_one(e, &p, op); /* moves p.n */
