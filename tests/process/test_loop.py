@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from array import array
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -433,7 +434,8 @@ def test_what_was_said_before_the_end_is_heard(served: Served) -> None:
         for number, log in enumerate(logs):
             connection.send(generate(f"r{number}"), log, [number + 14, 5, 6])
         connection.send(Shutdown("end"), Log())
-        served.thread.join(10)  # blocks this loop: all of it waits in our socket
+        served.thread.join(10)  # blocks this loop: all of it waits in our socket,
+        time.sleep(0.2)  # and so does the news that the connection is closed
         await asyncio.gather(*(log.over.wait() for log in logs))
         assert all(log.token_ids[1:] == [5, 6] for log in logs)
         assert not any(isinstance(log.ends[0], RadixgenError) for log in logs)
