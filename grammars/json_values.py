@@ -35,7 +35,7 @@ class Values:
         self.layout = layout
         self.any_order = any_order
         self._nodes: dict[Goal, Node] = {}
-        self._containers: dict[Any, ObjectRules | ArrayRules] = {}
+        self._containers: dict[Any, tuple[ObjectRules | ArrayRules, Node]] = {}
         self._proofs = Proofs(algebra)
         self._kept: list[Any] = []  # what rule keys name by id
 
@@ -68,21 +68,23 @@ class Values:
         if not found:
             return ()
         if kind in ("object", "array"):
-            return [self._container(shape, wanted).start() for shape in found]
+            return [self._container(shape, wanted)[1] for shape in found]
         if kind == "string":
             return [self._texts(found)]
         if kind == "number":
             return [number_text(found, self.rules)]
         return [WORDS[word] for word in sorted(found, key=str)]
 
-    def _container(self, shape: Any, wanted: Goal) -> ObjectRules | ArrayRules:
+    def _container(self, shape: Any, wanted: Goal) -> tuple[ObjectRules | ArrayRules, Node]:
+        """The rules of a shape, and the node of the whole object or array."""
         found = self._containers.get(shape)
         if found is None:
+            rules: ObjectRules | ArrayRules
             if isinstance(shape, ObjectShape):
-                found = ObjectRules(self, shape, _owner(wanted))
+                rules = ObjectRules(self, shape, _owner(wanted))
             else:
-                found = ArrayRules(self, shape)
-            self._containers[shape] = found
+                rules = ArrayRules(self, shape)
+            found = self._containers[shape] = (rules, rules.start())
         return found
 
     def explore(self, root: Goal, hard: Collection[Schema]) -> None:
@@ -97,9 +99,7 @@ class Values:
                 return
             for kind in ("object", "array"):
                 for shape in self.algebra.goal_set(wanted, kind) if wanted else ():
-                    rules = self._container(shape, wanted)
-                    rules.start()
-                    for inner in rules.goals():
+                    for inner in self._container(shape, wanted)[0].goals():
                         if inner not in seen and any(node in hard for node, _ in inner):
                             seen.add(inner)
                             waiting.append(inner)

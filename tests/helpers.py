@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from radixgen.grammars.automaton import State
     from radixgen.grammars.expr import Node
     from radixgen.model.decoder import Decoder
 
@@ -196,3 +197,54 @@ def recognised(node: "Node", texts: "Iterable[str]") -> "list[bool]":
         state = automaton.run(start, text.encode())
         found.append(state is not None and automaton.is_accepting(state))
     return found
+
+
+class GrammarSampler:
+    """Texts of a grammar by random walk, each finished by the shortest way out."""
+
+    def __init__(self, node: "Node", seed: int, most_bytes: int = 60) -> None:
+        import random
+
+        from radixgen.grammars.automaton import Automaton
+
+        self._automaton = Automaton()
+        self._start = self._automaton.start(node)
+        self._random = random.Random(seed)
+        self._most_bytes = most_bytes
+
+    def sample(self) -> bytes | None:
+        """A text; None where the search for a way out was given up. A dead end is an error."""
+        assert self._start is not None, "the grammar derives nothing"
+        text, state = bytearray(), self._start
+        while len(text) < self._most_bytes:
+            if self._automaton.is_accepting(state) and self._random.random() < 0.3:
+                return bytes(text)
+            classes = self._automaton.classes(state)
+            self._random.shuffle(classes)
+            for mask in classes:
+                byte = self._random.choice([b for b in range(256) if mask >> b & 1])
+                after = self._automaton.step(state, byte)
+                if after is not None:
+                    break
+            else:
+                assert self._automaton.is_accepting(state), f"dead end after {bytes(text)!r}"
+                return bytes(text)
+            text.append(byte)
+            state = after
+        rest = self._way_out(state)
+        return None if rest is None else bytes(text) + rest
+
+    def _way_out(self, state: "State") -> bytes | None:
+        waiting, seen = [(state, b"")], {state}
+        for here, path in waiting:
+            if self._automaton.is_accepting(here):
+                return path
+            for mask in self._automaton.classes(here):
+                byte = (mask & -mask).bit_length() - 1
+                there = self._automaton.step(here, byte)
+                if there is not None and there not in seen:
+                    seen.add(there)
+                    waiting.append((there, path + bytes((byte,))))
+            if len(seen) > 3000:
+                return None
+        raise AssertionError("dead end")
