@@ -30,8 +30,8 @@ class FaultyModel(HashModel):
         self.rate = rate
         self.rng = random.Random(1)
 
-    def run(self, batch: ScheduledBatch, *mask: Any) -> StepResult:
-        result = super().run(batch, *mask)
+    def run(self, batch: ScheduledBatch, bitmask: Any = None, fill_mask: Any = None) -> StepResult:
+        result = super().run(batch, bitmask, fill_mask)
         if any(row.start == 0 and row.token_ids[0] in self.poison for row in batch.rows):
             raise ZeroDivisionError("a poisoned row")
         if self.rng.random() < self.rate:
