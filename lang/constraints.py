@@ -1,10 +1,16 @@
-"""What can be known to be wrong with a constraint before it is sent. Knows grammars, no backend."""
+"""What can be known of a constraint without a model: whether it can be kept, and what it forces.
 
-import json
+Knows grammars; no backend, no vocabulary.
+"""
+
+import contextlib
+from collections.abc import Iterator
 from functools import lru_cache
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.regex import parse
+from radixgen.grammars.automaton import Automaton, State
+from radixgen.grammars.compiler import build
+from radixgen.grammars.expr import RuleSet
 from radixgen.types import GrammarSpec
 
 MEMO_SIZE = 1024
@@ -12,17 +18,48 @@ MEMO_SIZE = 1024
 
 @lru_cache(MEMO_SIZE)
 def check_constraint(spec: GrammarSpec) -> None:
-    """Raises InvalidGrammar for a source that is not of its kind at all."""
-    if spec.kind == "regex":
-        parse(spec.source)
-    elif spec.kind == "json_schema":
-        _check_json_schema(spec.source)
-
-
-def _check_json_schema(source: str) -> None:
+    """Raises InvalidGrammar for a constraint that cannot be read, kept or met."""
     try:
-        schema = json.loads(source)
-    except ValueError as error:
-        raise InvalidGrammar(f"the JSON schema is not JSON: {error}") from None
-    if not isinstance(schema, dict | bool):
-        raise InvalidGrammar(f"a JSON schema is an object or a bool, not {schema!r}")
+        if Automaton().start(build(spec, RuleSet())) is None:
+            raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
+    except RecursionError:
+        raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
+
+
+class ForcedText:
+    """Follows a text that is written under a constraint and tells which of it was forced.
+
+    A byte is forced where the constraint allows no other and the text could not end. `spec` None:
+    nothing is.
+    """
+
+    def __init__(self, spec: GrammarSpec | None) -> None:
+        self._automaton = Automaton()
+        self._state: State | None = None
+        if spec is not None:
+            with contextlib.suppress(InvalidGrammar):
+                self._state = self._automaton.start(build(spec, RuleSet()))
+
+    def split(self, text: str) -> Iterator[tuple[bool, str]]:
+        """The next piece of the text in runs of (forced, text)."""
+        start, kind = 0, False
+        for place, character in enumerate(text):
+            forced = self._step(character.encode())
+            if forced != kind and place > start:
+                yield kind, text[start:place]
+                start = place
+            kind = forced
+        if start < len(text):
+            yield kind, text[start:]
+
+    def _step(self, data: bytes) -> bool:
+        """Whether all bytes of a character are forced."""
+        forced = True
+        for byte in data:
+            if self._state is None:
+                return False
+            allowed = self._automaton.next_bytes(self._state)
+            forced = forced and allowed == 1 << byte
+            forced = forced and not self._automaton.is_accepting(self._state)
+            self._state = self._automaton.step(self._state, byte)
+        return forced

@@ -38,7 +38,7 @@ from radixgen.lang.ir import (
 )
 from radixgen.lang.place import Place, note
 from radixgen.lang.plan import RolePlan
-from radixgen.lang.stream import Kind, Stream
+from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint
 
@@ -66,10 +66,8 @@ class Asked:
     """Where in the text the model was asked, and how much of the prompt was in the cache."""
 
     position: int  # characters of text before the answer
-    length: int  # characters of the answer
     prompt_tokens: int
     cached_tokens: int
-    gen: Gen
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +102,7 @@ class Executor:
         self.error: BaseException | None = None
         self.error_seen = False  # by whoever runs the program
         self.closed = False  # the program has returned: nothing more will come
+        self.news = threading.Condition()  # of variables and of the end
         self.children: set[Executor] = set()
         self._queue: deque[_Told] = deque()
         self._running: _Told | None = None
@@ -176,12 +175,26 @@ class Executor:
     def finish(self) -> Future[None]:
         """Nothing more will be submitted; done when all of it is."""
         self.closed = True
-        return self.barrier(last=True)
+        reached = self.barrier(last=True)
+        self._tell()
+        return reached
+
+    def await_name(self, name: str | None) -> None:
+        """Block until the program has added a variable of that name, or has ended."""
+        with self.news:
+            self.news.wait_for(lambda: name in self.variables or self.closed or self.error)
+
+    def _tell(self) -> None:
+        with self.news:
+            self.news.notify_all()
 
     def _declare(self, node: Node) -> tuple[Variable, ...]:
         """Name the variables at once, so that reading one that never comes is an error."""
-        made = tuple(Variable() for _ in _names(node))
-        self.variables.update(zip(_names(node), made, strict=True))
+        names = _names(node)
+        made = tuple(Variable() for _ in names)
+        if names:
+            self.variables.update(zip(names, made, strict=True))
+            self._tell()
         return made
 
     # ---- on the backend's loop ----
@@ -234,6 +247,7 @@ class Executor:
         for _, variable in self._scopes.values():
             variable.fail(error)
         self.stream.close(error)
+        self._tell()
         self._wake()
 
     def _cancel(self, reason: str) -> None:
@@ -282,9 +296,9 @@ class Executor:
         if not barrier.reached.done():
             barrier.reached.set_result(None)
 
-    def _say(self, text: str, kind: Kind = "literal") -> None:
+    def _say(self, text: str, origin: Node | None = None) -> None:
         self.conversation.say(text)
-        self.stream.push(text, kind)
+        self.stream.push(text, origin)
 
     def _hint(self, place: Place | None, tool_seconds: float = 0.0) -> CacheHint:
         """What is known of the future: from the queue, else from earlier runs of the program."""
@@ -306,7 +320,7 @@ class Executor:
         variable = told.variables[0] if told.variables and not silent else None
 
         def push(piece: str) -> None:
-            self.stream.push(piece, "generated")
+            self.stream.push(piece, gen)
             if variable is not None:
                 variable.stream.push(piece)
 
@@ -315,14 +329,13 @@ class Executor:
         generations = await self.backend.generate(self.conversation, said, hint, push)
         first = generations[0]
         first.meta["hint"] = hint
-        self._remember(said, first)
+        self._remember(first.meta)
         self.conversation.hear(first.text, first.token_ids, first.tail)
         return generations
 
-    def _remember(self, gen: Gen, generation: Generation) -> None:
-        meta, position = generation.meta, self.conversation.num_characters
+    def _remember(self, meta: dict[str, Any]) -> None:
         prompt, cached = meta.get("prompt_tokens", 0), meta.get("cached_tokens", 0)
-        self.asked.append(Asked(position, len(generation.text), prompt, cached, gen))
+        self.asked.append(Asked(self.conversation.num_characters, prompt, cached))
 
     def _settle(self, told: _Told, gen: Gen, generations: Sequence[Generation]) -> None:
         if told.variables:
@@ -335,7 +348,7 @@ class Executor:
 
     async def _select(self, node: Select, told: _Told) -> None:
         if len(node.choices) == 1 and not needs_unconditional(node.method):
-            self._say(node.choices[0], "generated")
+            self._say(node.choices[0], node)
             _chosen(told, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
             return
         said = replace(node, options=node.options.over(self.options))
@@ -343,11 +356,12 @@ class Executor:
         scored = await self.backend.score(self.conversation, said, hint)
         decision = node.method(scored.scores)
         text = node.choices[decision.index]
+        self._remember(scored.meta)
         if scored.branches:
             self.conversation.settle(text, scored.branches[decision.index])
         else:
             self.conversation.say(text)
-        self.stream.push(text, "generated")
+        self.stream.push(text, node)
         _chosen(told, text, {**scored.meta, **decision.meta, "hint": hint})
 
     async def _reason(self, node: Reasoning, told: _Told) -> None:

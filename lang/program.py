@@ -23,6 +23,7 @@ from radixgen.lang.options import run_options
 from radixgen.lang.play import AnyState, apart, aplay, play, play_quietly
 from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.trace import Trace, constant_prefix, trace_program
+from radixgen.lang.transcript import program_html
 from radixgen.lang.variables import running_loop
 
 MIN_CACHED_CHARACTERS = 64  # a shorter constant prefix is not worth a request of its own
@@ -47,6 +48,10 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<program {self.name}({', '.join(('s', *self.arg_names))})>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the program and its constant beginning."""
+        return program_html(repr(self), self.trace().text)
 
     def bind(self, **kwargs: Any) -> "Program":
         """The same program with some arguments given."""
@@ -87,8 +92,8 @@ class Program:
                 context.run, play_quietly, self.function, state, arguments, time_limit
             )
             threading.Thread(target=run, name=self.name, daemon=True).start()
-        else:
-            apart(functools.partial(play, self.function, state, arguments, time_limit))
+            return ProgramState(state.executor, follows=True)
+        apart(functools.partial(play, self.function, state, arguments, time_limit))
         return as_blocking(state)
 
     def _refuse_own_loop(self, backend: Backend) -> None:

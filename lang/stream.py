@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Literal
 
-Kind = Literal["literal", "generated"]
-"""Who wrote a piece: the program (or a chat template) or the model."""
+from radixgen.lang.ir import Node
 
-Tagged = tuple[Kind, str]
+Written = tuple[Node | None, str]
+"""A piece and the node for which the model wrote it; None: the program or a chat template did."""
 
 
 class Stream:
@@ -21,7 +20,7 @@ class Stream:
     __slots__ = ("_changed", "_done", "_error", "_pieces", "_wakers")
 
     def __init__(self) -> None:
-        self._pieces: list[Tagged] = []
+        self._pieces: list[Written] = []
         self._done = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -33,14 +32,19 @@ class Stream:
         return "".join(text for _, text in self._pieces)
 
     @property
-    def pieces(self) -> list[Tagged]:
+    def pieces(self) -> list[Written]:
         """What has been written so far, and by whom."""
         return list(self._pieces)
 
-    def push(self, piece: str, kind: Kind = "literal") -> None:
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more will be written."""
+        return self._done
+
+    def push(self, piece: str, origin: Node | None = None) -> None:
         if piece:
             with self._changed:
-                self._pieces.append((kind, piece))
+                self._pieces.append((origin, piece))
                 self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -58,9 +62,9 @@ class Stream:
 
     def __iter__(self) -> Iterator[str]:
         """Pieces as they come; blocks. Raises the error that ended the text."""
-        return (text for _, text in self.tagged())
+        return (text for _, text in self.written())
 
-    def tagged(self) -> Iterator[Tagged]:
+    def written(self) -> Iterator[Written]:
         """As iterating, with who wrote each piece."""
         place = 0
         while True:

@@ -10,6 +10,7 @@ from radixgen.cli.chat import chat
 from radixgen.cli.demo import demo
 from radixgen.cli.environment import collect_env, version
 from radixgen.cli.generate import generate
+from radixgen.cli.run import run
 
 app = typer.Typer(
     name="radixgen",
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(generate)
 app.command()(chat)
+app.command()(run)
 app.add_typer(grammar.app, name="grammar")
 app.command("collect-env")(collect_env)
 app.command()(version)

@@ -1,6 +1,7 @@
 """Ways to run programs: streaming, in batches, as coroutines, cancelled, traced."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from scripted_backend import ScriptedBackend
 
-from radixgen.errors import RequestAborted
+from radixgen.errors import RequestAborted, UnsetVariable
 from radixgen.lang.api import (
     function,
     gen,
@@ -38,6 +39,33 @@ def test_streams(backend: ScriptedBackend) -> None:
         return [piece async for piece in state.text_async_iter("a")]
 
     assert asyncio.run(read()) == ["(", "3", ")"]
+
+
+def test_readers_of_a_running_program_wait_for_its_variables(backend: ScriptedBackend) -> None:
+    go = threading.Event()
+
+    @function
+    def program(s: Any) -> None:
+        go.wait()
+        s += "abc" + gen("a")
+
+    state = program.run(stream=True, backend=backend)
+    threading.Timer(0.1, go.set).start()
+    assert list(state.text_iter("a")) == ["(", "3", ")"]
+    assert state.get_meta_info("a")["completion_tokens"] == 3
+    assert state.text() == "abc(3)"
+    with pytest.raises(UnsetVariable, match="has set no variable 'b'"):
+        state["b"]
+    go.clear()
+    state = program.run(stream=True, backend=backend)
+    threading.Timer(0.1, go.set).start()
+
+    async def read() -> list[Any]:
+        return [p async for p in state.text_async_iter("a", return_meta_data=True)]
+
+    pieces = asyncio.run(read())
+    assert [piece for piece, _ in pieces] == ["(", "3", ")"]
+    state.sync()
 
 
 def test_stream_ends_with_the_programs_error(backend: ScriptedBackend) -> None:
@@ -156,9 +184,7 @@ def test_cancel_gives_waiters_an_error(backend: ScriptedBackend) -> None:
         s += gen("a")
 
     state = program.run(stream=True, backend=backend)
-    while "a" not in state:
-        time.sleep(0.001)
-    state.cancel()
+    threading.Timer(0.1, state.cancel).start()
     with pytest.raises(RequestAborted):
         state["a"]
 

@@ -1,0 +1,139 @@
+"""What a program said, in colours: for terminals as it comes, for notebooks as HTML.
+
+literal     the program's, or the chat template's
+cached      of those, what the model had in its cache already
+generated   the model's own choice
+forced      the model had no choice: the constraint allowed nothing else
+"""
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from radixgen.lang.constraints import ForcedText
+from radixgen.lang.executor import Asked, Executor
+from radixgen.lang.ir import Gen, Node
+from radixgen.lang.stream import Written
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Kind = Literal["literal", "cached", "generated", "forced"]
+Segment = tuple[Kind, str]
+StateT = TypeVar("StateT")  # a ProgramState
+
+TERMINAL = {"literal": "", "cached": "dim", "generated": "green", "forced": "bold blue"}
+CSS = {
+    "literal": "",
+    "cached": "color:#8a8a8a",
+    "generated": "background:#d7f5dd;color:#0b3d17",
+    "forced": "background:#dbe7ff;color:#0b2a6b",
+}
+_BOX = "white-space:pre-wrap;font-family:monospace;line-height:1.5"
+
+
+def marked(pieces: Iterable[Written]) -> Iterator[Segment]:
+    """Pieces as they come, with what the constraint of each forced told apart."""
+    writer: Node | None = None
+    follow = ForcedText(None)
+    for origin, text in pieces:
+        if origin is None:
+            yield "literal", text
+        else:
+            if origin is not writer:
+                follow = ForcedText(origin.grammar if isinstance(origin, Gen) else None)
+            for forced, part in follow.split(text):
+                yield ("forced" if forced else "generated"), part
+        writer = origin
+
+
+def segments(executor: Executor) -> list[Segment]:
+    """Everything that a state has said, neighbours of one kind joined."""
+    cuts = [(asked.position, _cached_characters(executor, asked)) for asked in executor.asked]
+    found: list[Segment] = []
+    place = 0
+    for kind, text in marked(executor.stream.pieces):
+        parts: Iterable[Segment] = [(kind, text)]
+        if kind == "literal":
+            parts = _split_cached(text, place, cuts)
+        for part in parts:
+            _join(found, part)
+        place += len(text)
+    return found
+
+
+def _cached_characters(executor: Executor, asked: Asked) -> int:
+    """Characters of the prompt that the model did not have to compute."""
+    ids = executor.conversation.ids[: asked.cached_tokens]
+    return min(len(executor.backend.decode(ids)), asked.position) if asked.cached_tokens else 0
+
+
+def _split_cached(text: str, place: int, cuts: Sequence[tuple[int, int]]) -> Iterator[Segment]:
+    """A literal is cached as far as the first request that contained it says."""
+    cached = next((cached for position, cached in cuts if position > place), 0)
+    split = min(max(cached - place, 0), len(text))
+    if split:
+        yield "cached", text[:split]
+    if split < len(text):
+        yield "literal", text[split:]
+
+
+def _join(found: list[Segment], part: Segment) -> None:
+    if found and found[-1][0] == part[0]:
+        found[-1] = (part[0], found[-1][1] + part[1])
+    else:
+        found.append(part)
+
+
+def as_html(executor: Executor) -> str:
+    """The state as HTML, with a legend and its counts."""
+    spans = "".join(
+        f'<span class="{kind}" style="{CSS[kind]}" title="{kind}">{html.escape(text)}</span>'
+        for kind, text in segments(executor)
+    )
+    legend = " ".join(f'<span style="{CSS[kind]}">{kind}</span>' for kind in CSS)
+    notes = html.escape(summary(executor))
+    if executor.error is not None:
+        error = f"{type(executor.error).__name__}: {executor.error}"
+        spans += f'<div style="color:#b00020">{html.escape(error)}</div>'
+    return (
+        f'<div class="radixgen"><div style="{_BOX}">{spans}</div>'
+        f'<div style="font-size:85%">{legend} | {notes}</div></div>'
+    )
+
+
+def program_html(title: str, prefix: str) -> str:
+    """A program as HTML: its signature, and the text that every run of it begins with."""
+    begins = f'<div style="{_BOX}">{html.escape(prefix)}</div>' if prefix else ""
+    return f'<div class="radixgen"><code>{html.escape(title)}</code>{begins}</div>'
+
+
+def summary(executor: Executor) -> str:
+    """How often the model was asked and what of its prompts was reused, in words."""
+    prompt = sum(asked.prompt_tokens for asked in executor.asked)
+    cached = sum(asked.cached_tokens for asked in executor.asked)
+    share = f" ({cached / prompt:.0%})" if prompt else ""
+    times = len(executor.asked)
+    return f"{times} request{'s' * (times != 1)}, {prompt} prompt tokens, {cached} cached{share}"
+
+
+def show(state: StateT, console: "Console | None" = None) -> StateT:
+    """Write a state to the terminal, as it comes if it still runs; returns it when it is done.
+
+    Raises the program's error. What comes from the cache is only known when an answer is complete:
+    it is told at the end, and shown in colour for a state that is done.
+    """
+    from rich.console import Console
+
+    out = console or Console(highlight=False, soft_wrap=True)
+    shown: Any = state
+    executor: Executor = shown.executor
+    parts: Any = (
+        segments(executor) if executor.stream.is_closed else marked(executor.stream.written())
+    )
+    for kind, text in parts:
+        out.print(text, style=TERMINAL[kind], end="", markup=False)
+    out.print()
+    shown.sync()
+    out.print(f"[{summary(executor)}]", style="dim", markup=False, highlight=False)
+    return state

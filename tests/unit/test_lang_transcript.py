@@ -1,0 +1,154 @@
+"""Colours: who wrote what, what was cached, what a constraint forced; as text and as HTML."""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scripted_backend import ScriptedBackend
+
+from radixgen.lang import function, gen, select, user
+from radixgen.lang.backends.protocol import Generation
+from radixgen.lang.constraints import ForcedText
+from radixgen.lang.transcript import as_html, marked, segments, show, summary
+from radixgen.types import GrammarSpec
+
+
+class CachingBackend(ScriptedBackend):
+    """Says that the first `cached` tokens of a prompt were in the cache."""
+
+    cached = 7
+
+    async def generate(self, *args: Any) -> Sequence[Generation]:
+        (first,) = await super().generate(*args)
+        first.meta.update(cached_tokens=self.cached, prompt_tokens=len(args[0].prompt()))
+        return [first]
+
+
+@pytest.fixture
+def backend() -> Iterator[CachingBackend]:
+    made = CachingBackend()
+    yield made
+    made.close()
+
+
+@function
+def program(s: Any) -> None:
+    s += "Once upon" + gen("a") + " & then " + gen("b", regex="[ab]c(de)+")
+
+
+def run(backend: CachingBackend) -> Any:
+    backend.answer = lambda text: "acde" if "then" in text else "<x>"
+    return program.run(backend=backend)
+
+
+def test_segments_tell_origins_apart(backend: CachingBackend) -> None:
+    found = segments(run(backend).executor)
+    assert found == [
+        ("cached", "Once up"),
+        ("literal", "on"),
+        ("generated", "<x>"),
+        ("literal", " & then "),
+        ("generated", "a"),
+        ("forced", "cde"),
+    ]
+
+
+def test_select_is_the_models(backend: CachingBackend) -> None:
+    @function
+    def chooses(s: Any) -> None:
+        s += "yes or no? " + select("x", ["yes", "no"])
+
+    assert segments(chooses.run(backend=backend).executor)[-1] == ("generated", "yes")
+
+
+def test_html_is_escaped_and_whole(backend: CachingBackend) -> None:
+    state = run(backend)
+    page = state._repr_html_()
+    assert page == as_html(state.executor)
+    assert "&lt;x&gt;" in page
+    assert "<x>" not in page
+    for kind in ("literal", "cached", "generated", "forced"):
+        assert f'class="{kind}"' in page
+    assert "2 requests" in page
+    assert "14 cached" in summary(state.executor)
+
+
+def test_html_of_a_failed_state_and_of_a_program(backend: CachingBackend) -> None:
+    def broken(text: str) -> str:
+        raise ValueError("<bad>")
+
+    backend.answer = broken
+    state = program.run(backend=backend, stream=True)
+    with pytest.raises(ValueError, match="<bad>"):
+        state.sync()
+    assert "ValueError: &lt;bad&gt;" in state._repr_html_()
+    shown = program._repr_html_()
+    assert "Once upon" in shown
+    assert "program(s)" in shown
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_show_writes_the_text(backend: CachingBackend, stream: bool) -> None:
+    backend.answer = lambda text: "acde" if "then" in text else "[b]x"
+    out = io.StringIO()
+    console = Console(file=out, highlight=False, soft_wrap=True)
+    state = show(program.run(backend=backend, stream=stream), console)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "Once upon[b]x & then acde"
+    assert lines[1].startswith("[2 requests, ")
+    assert state["b"] == "acde"
+
+
+def test_show_in_colours(backend: CachingBackend) -> None:
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=True, color_system="standard", soft_wrap=True, highlight=False
+    )
+    show(run(backend), console)
+    assert "\x1b[32m<x>\x1b[0m" in out.getvalue()
+    assert "\x1b[1;34mcde\x1b[0m" in out.getvalue()
+    assert "\x1b[2mOnce up\x1b[0m" in out.getvalue()
+
+
+def test_show_raises_what_the_program_raised(backend: CachingBackend) -> None:
+    @function
+    def fails(s: Any) -> None:
+        s += user("hi")
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        show(fails.run(backend=backend, stream=True), Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "shown"),
+    [
+        ("abc", "abc", "FFF"),
+        ("a(b|c)d", "abd", "F.F"),
+        ("(ab)*", "abab", ".F.F"),
+        ("[xy]é!", "xé!", ".FF"),
+        ("a", "ab", "F."),
+    ],
+)
+def test_forced_text_is_where_nothing_else_was_allowed(pattern: str, text: str, shown: str) -> None:
+    follow = ForcedText(GrammarSpec("regex", pattern))
+    found = "".join(
+        ("F" if forced else ".") * len(part)
+        for piece in text
+        for forced, part in follow.split(piece)
+    )
+    assert found == shown
+
+
+def test_a_new_generation_follows_its_own_constraint() -> None:
+    one, two = (gen("x", regex="ab"), gen("y", regex="(a|b)b"))
+    pieces = [(one, "a"), (one, "b"), (None, "-"), (two, "ab")]
+    assert list(marked(pieces)) == [
+        ("forced", "a"),
+        ("forced", "b"),
+        ("literal", "-"),
+        ("generated", "a"),
+        ("forced", "b"),
+    ]
