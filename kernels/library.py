@@ -56,7 +56,16 @@ def load(*flags: str) -> ctypes.CDLL | None:
     library.rk_plan_free.restype = None
     library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 2]
     library.rk_repack.restype = None
+    library.rk_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.rk_huge_pages.restype = None
     return library
+
+
+def ask_for_huge_pages(tensor: Tensor) -> None:
+    """Back a large new tensor by huge pages where the system offers them; before it is written."""
+    loaded = library()
+    if loaded is not None and tensor.device.type == "cpu":
+        loaded.rk_huge_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 class _State:

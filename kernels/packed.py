@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels.block_types import FORMS, PackedWeight
-from radixgen.kernels.library import Kind, is_half, library, run
+from radixgen.kernels.library import Kind, ask_for_huge_pages, is_half, library, run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,7 @@ class Quantized:
 
     codes: Tensor  # int8 [rows, columns]
     scales: Tensor  # float32 [rows, groups]
-    sums: Tensor  # int32 [rows, groups]
+    sums: Tensor  # float32 [rows, groups], whole
 
 
 _interleaved: weakref.WeakKeyDictionary[PackedWeight, Interleaved] = weakref.WeakKeyDictionary()
@@ -45,8 +45,8 @@ def _repack(weight: PackedWeight) -> Interleaved:
     form = FORMS[weight.kind]
     rows, columns = weight.shape
     tiles, groups = -(-rows // 16), columns // form.group
-    codes = torch.zeros(tiles, groups * form.group * 2 * form.bits, dtype=torch.uint8)
-    scales = torch.zeros(tiles, groups * 16 * form.scale_bytes, dtype=torch.uint8)
+    codes = _cleared(tiles, groups * form.group * 2 * form.bits)
+    scales = _cleared(tiles, groups * 16 * form.scale_bytes)
     data = weight.data.contiguous()
     loaded = library()
     assert loaded is not None
@@ -56,6 +56,12 @@ def _repack(weight: PackedWeight) -> Interleaved:
     return Interleaved(codes, scales)
 
 
+def _cleared(tiles: int, num_bytes: int) -> Tensor:
+    made = torch.empty(tiles, num_bytes, dtype=torch.uint8)
+    ask_for_huge_pages(made)
+    return made.zero_()
+
+
 def quantize(x: Tensor, group: int) -> Quantized:
     """x [rows, columns] float32 or bfloat16 to 8 bits, by groups of columns."""
     x = _rows_of(x)
@@ -63,7 +69,7 @@ def quantize(x: Tensor, group: int) -> Quantized:
     out = Quantized(
         torch.empty(rows, columns, dtype=torch.int8),
         torch.empty(rows, columns // group),
-        torch.empty(rows, columns // group, dtype=torch.int32),
+        torch.empty(rows, columns // group),
     )
     pointers = out.codes.data_ptr(), out.scales.data_ptr(), out.sums.data_ptr()
     run(Kind.QUANTIZE, (x.data_ptr(), is_half(x), x.stride(0), rows, columns, group, *pointers))

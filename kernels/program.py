@@ -107,7 +107,7 @@ class Program:
         made = (
             self.buffer(f"codes by {group}", columns, torch.int8),
             self.buffer(f"scales by {group}", groups, torch.float32),
-            self.buffer(f"sums by {group}", groups, torch.int32),
+            self.buffer(f"sums by {group}", groups, torch.float32),
         )
         self.add(Kind.QUANTIZE, x, is_half(x), x.stride(0), rows, columns, group, *made)
         return made

@@ -10,8 +10,8 @@
  * Each score, weight and output is computed by the same instructions in the same order whatever R
  * is, where the pages are and which keys other rows see.
  *
- * With bfloat16 queries and pages, machines that multiply bfloat16 pairs do so, and weights are
- * rounded to bfloat16 before they meet the values; otherwise all is float32.
+ * Over bfloat16 pages, machines that multiply bfloat16 pairs do so: queries and weights are rounded
+ * to bfloat16, as the keys and values that they meet are. Otherwise all is float32.
  */
 #include "ops.h"
 #include "plan.h"
@@ -65,14 +65,31 @@ static void find_rows(const call *c, space *s, const char *pages, int32_t row, i
     const rk_plan *plan = c->plan;
     const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
     int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
-    int64_t page = first / size, offset = first % size;
-    for (int64_t i = 0; i < STEP; i++) {
-        if (first + i >= end) {
-            s->row_of[i] = (const char *)s->zeros;
-            continue;
-        }
-        s->row_of[i] = pages + ((table[page] * plan->kv_heads + head) * size + offset) * width;
-        if (++offset == size) offset = 0, page++;
+    int64_t page = first / size, offset = first % size, i = 0;
+    int64_t count = end - first < STEP ? end - first : STEP;
+    while (i < count) {
+        const char *at = pages + ((table[page++] * plan->kv_heads + head) * size + offset) * width;
+        int64_t stop = i + size - offset < count ? i + size - offset : count;
+        for (; i < stop; i++, at += width) s->row_of[i] = at;
+        offset = 0;
+    }
+    for (; i < STEP; i++) s->row_of[i] = (const char *)s->zeros;
+}
+
+/* Ask for the rows of STEP tokens ahead of time; `end` bounds them. Pages lie anywhere, so that the
+ * machine's own prefetching ends with each. */
+static void ask_for(const call *c, const char *pages, int32_t row, int64_t head, int64_t first,
+                    int64_t end) {
+    const rk_plan *plan = c->plan;
+    const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
+    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
+    int64_t last = first + STEP < end ? first + STEP : end;
+    while (first < last) {
+        int64_t page = first / size, offset = first % size;
+        int64_t count = size - offset < last - first ? size - offset : last - first;
+        const char *from = pages + ((table[page] * plan->kv_heads + head) * size + offset) * width;
+        for (int64_t byte = 0; byte < count * width; byte += 64) __builtin_prefetch(from + byte);
+        first += count;
     }
 }
 
@@ -135,6 +152,14 @@ static void stage_keys(const call *c, space *s) {
 
 /* Values to [STEP][dim] float32, or with pairs to [STEP / 2][dim] pairs of following tokens. */
 static void stage_values(const call *c, space *s) {
+#if RK_DPBF16
+    const __m512i step = _mm512_set1_epi32(0x00010001);
+    __m512i low_pairs = _mm512_set_epi32(
+        0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009,
+        0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002,
+        0x00210001, 0x00200000);
+    __m512i high_pairs = _mm512_add_epi16(low_pairs, _mm512_slli_epi16(step, 4));
+#endif
     for (int64_t i = 0; i < STEP; i++) {
         if (!c->half_kv) {
             memcpy(s->stage + i * c->dim, s->row_of[i], (size_t)c->dim * 4);
@@ -149,7 +174,14 @@ static void stage_values(const call *c, space *s) {
 #if RK_DPBF16
         if (i % 2) continue;
         const bf16 *next = (const bf16 *)s->row_of[i + 1];
-        for (int64_t d = 0; d < c->dim; d += 16) {
+        int64_t d = 0;
+        for (; d + 32 <= c->dim; d += 32) {
+            __m512i a = _mm512_loadu_si512(row + d), b = _mm512_loadu_si512(next + d);
+            float *to = s->stage + i / 2 * c->dim + d;
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low_pairs, b));
+            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, high_pairs, b));
+        }
+        for (; d < c->dim; d += 16) {
             __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + d)));
             __m512i b = _mm512_castps_si512(vf_load_bf16(next + d));
             _mm512_storeu_si512(s->stage + i / 2 * c->dim + d, _mm512_or_si512(a, b));
@@ -278,9 +310,8 @@ static void soften(const call *c, space *s, int64_t r, int64_t from, int64_t to,
         vf weight = masked(vf_exp(vf_sub(vf_load(x + key), shift)), key, from, to);
         if (key < from || key + 16 > to) weight = vf_max(vf_set(0), weight); /* -inf to 0, NaN stays */
         if (c->pairs) {
-            bf16 *packed = (bf16 *)x + key; /* behind the reading position */
-            vf_store_bf16(packed, weight);
-            weight = vf_load_bf16(packed);
+            weight = vf_rounded_bf16(weight);
+            vf_store_bf16((bf16 *)x + key, weight); /* behind the reading position */
         } else {
             vf_store(x + key, weight);
         }
@@ -323,6 +354,8 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
     for (int64_t key = 0; key < staged; key += STEP) {
         find_rows(c, s, c->k_pages, item->row, head, begin + key, end);
+        ask_for(c, c->k_pages, item->row, head, begin + key + STEP, end);
+        ask_for(c, c->v_pages, item->row, head, begin + key, end);
         stage_keys(c, s);
         if (c->pairs) all_scores(c, s, rows, key, 1);
         else all_scores(c, s, rows, key, 0);
@@ -333,6 +366,8 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         for (int64_t g = 0; g < c->group; g++)
             soften(c, s, m * c->group + g, from, to < SPLIT ? to : SPLIT, staged);
     }
+    if (split + 1 < item->end_split)
+        ask_for(c, c->k_pages, item->row, head, begin + SPLIT, c->plan->lengths[item->row]);
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {
         find_rows(c, s, c->v_pages, item->row, head, begin + key, end);
@@ -359,10 +394,8 @@ static void begin_rows(const call *c, space *s, const rk_item *item, int64_t hea
         for (int64_t g = 0; g < c->group; g++, r++) {
             int64_t token = c->plan->members[m].token, dim = c->dim;
             int64_t from = token * c->q_stride + (head * c->group + g) * dim;
-            if (c->pairs) memcpy((bf16 *)s->query + r * dim, (const bf16 *)c->q + from, (size_t)dim * 2);
-            else
-                for (int64_t d = 0; d < dim; d += 16)
-                    vf_store(s->query + r * dim + d, load_any(c->q, from + d, c->half_q));
+            for (int64_t d = 0; d < dim; d += 16)
+                store_any(s->query, r * dim + d, load_any(c->q, from + d, c->half_q), c->pairs);
             if (item->flags & ITEM_LOAD) {
                 const float *state = triple(c, c->plan->state, token, head, g);
                 memcpy(s->run + r * dim, state, (size_t)dim * 4);
@@ -423,7 +456,7 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
               .v_pages = PTR(void, 6), .plan = plan, .dim = plan->dim, .group = plan->group,
               .half_q = (int)INT(3), .half_kv = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
               .window = (int32_t)INT(10)};
-    c.pairs = RK_DPBF16 && c.half_q && c.half_kv;
+    c.pairs = RK_DPBF16 && c.half_kv;
     space s;
     size_t bytes = carve(&s, NULL, MAX_MEMBERS * c.group, c.dim);
     carve(&s, rk_scratch(t, bytes), MAX_MEMBERS * c.group, c.dim);

@@ -16,7 +16,7 @@
 #include "vec.h"
 
 /* Activations to 8 bits.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 5 group,
- * 6 codes int8 [rows, columns], 7 scales float32 [rows, groups], 8 sums of codes int32 [rows, groups]
+ * 6 codes int8 [rows, columns], 7 scales float32 [rows, groups], 8 sums of codes float32 [rows, groups]
  */
 void rk_quantize(const int64_t *arg, rk_thread *t) {
     const void *x = PTR(void, 0);
@@ -41,14 +41,14 @@ void rk_quantize(const int64_t *arg, rk_thread *t) {
         }
         for (int64_t i = 0; i < group; i++) sum += PTR(int8_t, 6)[to + i];
         PTR(float, 7)[n] = (inverse != 0.0f ? scale : 0.0f) + vf_sum(poison);
-        PTR(int32_t, 8)[n] = sum;
+        PTR(float, 8)[n] = (float)sum;
     }
 }
 
 typedef struct {
     const int8_t *x;      /* of the first row of the block */
     const float *x_scale;
-    const int32_t *x_sum;
+    const float *x_sum;
     int64_t columns, groups;
 } activations;
 
@@ -80,12 +80,13 @@ INLINE void tile(const int rows, const int bits, const int group, const int has_
         }
         for (int r = 0; r < rows; r++) {
             const int8_t *x = a.x + r * a.columns + g * group;
-            int32_t x_sum = a.x_sum[r * a.groups + g];
-            vf s = vf_set(a.x_scale[r * a.groups + g]);
-            vi dot = vi_set(-zero * x_sum);
+            vf s = vf_set(a.x_scale[r * a.groups + g]), x_sum = vf_set(a.x_sum[r * a.groups + g]);
+            vi dot = vi_set(0);
             for (int i = 0; i < quads; i++) dot = codes_dot(dot, c[i], x + 4 * i, bits == 8);
-            vf term = vf_mul(vf_of_vi(dot), d);
-            if (has_low) term = vf_fma(low, vf_set((float)x_sum), term);
+            vf term = vf_of_vi(dot); /* all whole and below 2^24: exact so far */
+            if (zero) term = vf_fma(x_sum, vf_set((float)-zero), term);
+            term = vf_mul(term, d);
+            if (has_low) term = vf_fma(low, x_sum, term);
             sum[r] = vf_fma(term, s, sum[r]);
         }
     }
@@ -147,7 +148,7 @@ void rk_linear_packed(const int64_t *arg, rk_thread *t) {
             int which = rows - row >= 8 ? 3 : rows - row >= 4 ? 2 : rows - row >= 2 ? 1 : 0;
             vf sum[8];
             activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
-                             PTR(int32_t, 8) + row * groups, columns, groups};
+                             PTR(float, 8) + row * groups, columns, groups};
             step = 1 << which;
             forms[INT(2)][which](code, scale, a, sum);
             char *out = PTR(char, 13) + (row * INT(15) + n * 16) * (half ? 2 : 4);

@@ -87,13 +87,19 @@ INLINE vf vf_load_bf16(const bf16 *p) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-INLINE void vf_store_bf16(bf16 *p, vf x) {
+INLINE __m512i bf16_bits(vf x) { /* rounded, in the upper halves; the lower are anything */
     __m512i bits = _mm512_castps_si512(x);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i even = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    bits = _mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    return _mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+}
+INLINE void vf_store_bf16(bf16 *p, vf x) {
+    __m512i bits = _mm512_srli_epi32(bf16_bits(x), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
+}
+INLINE vf vf_rounded_bf16(vf x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(bf16_bits(x), _mm512_set1_epi32((int)0xffff0000u)));
 }
 INLINE vf vf_load_f16(const f16 *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -275,6 +281,9 @@ INLINE float vf_sum(vf x) {
 }
 #endif
 
+#if RK_ISA == 512
+INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
+#else
 INLINE float vf_largest(vf x) {
     float v[16], best; /* NaN in lane 0 stays: others are skipped */
     vf_store(v, x);
@@ -282,6 +291,7 @@ INLINE float vf_largest(vf x) {
     for (int i = 1; i < 16; i++) best = v[i] > best ? v[i] : best;
     return best;
 }
+#endif
 
 /* The first n < 16 floats, zeros behind them. */
 INLINE vf vf_load_part(const float *p, int n) {
@@ -308,6 +318,14 @@ INLINE vf vf_exp(vf x) {
     p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1.0f));
     return vf_mul(p, vf_exp2i(n));
 }
+
+#if RK_ISA != 512
+INLINE vf vf_rounded_bf16(vf x) {
+    bf16 packed[16];
+    vf_store_bf16(packed, x);
+    return vf_load_bf16(packed);
+}
+#endif
 
 /* Tensors come as float32 or bfloat16; `half` says which. */
 INLINE vf load_any(const void *p, int64_t i, int half) {
