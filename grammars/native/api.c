@@ -77,15 +77,16 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
     return NULL;
 }
 
+static void free_remainders(Remainders *r) {
+    if (!r) return;
+    free(r->byte.p), free(r->depth.p), free(r->size.p), free(r->first.p), free(r->tokens.p);
+    free(r);
+}
+
 static void free_slice(Slice *s) {
-    for (u32 byte = 0; byte < 256; byte++) {
-        free(s->exits[byte].p);
-        Remainders *r = s->remainders[byte];
-        if (!r) continue;
-        free(r->byte.p), free(r->depth.p), free(r->size.p), free(r->first.p), free(r->tokens.p);
-        free(r);
-    }
-    free(s->by_count), free(s->count_end), free(s->rows);
+    for (u32 byte = 0; byte < 256; byte++) free_remainders(s->remainders[byte]);
+    free_remainders(s->outside);
+    free(s->by_count), free(s->count_end), free(s->rows), free(s->exits);
     free(s);
 }
 

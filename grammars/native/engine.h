@@ -104,9 +104,11 @@ typedef struct {                                      /* the vocabulary as seen 
     u32 *by_count;                                    /* tokens inside the loop, by items touched */
     u32 *count_end;                                   /* [max_count + 1] ends in by_count */
     u32 *rows;                                        /* [max_count + 1] row of <= that many, or NONE */
-    VEC(Exit) exits[256];
-    Remainders *remainders[256];
+    Exit *exits;                                      /* by their byte */
+    u32 exit_end[257];                                /* exits of byte b: from [b] to [b + 1] */
+    Remainders *remainders[256];                      /* what follows an exit with that byte */
     u8 merged[256];
+    Remainders *outside;                              /* the tokens that do not stay inside */
 } Slice;
 
 enum Fault { OK, OUT_OF_MEMORY, TOO_LARGE, TOO_AMBIGUOUS, TOO_DEEP, UNDECIDED, CALLBACK, TOO_SLOW };
@@ -260,6 +262,7 @@ u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget);
 Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
+u32 outside_record(Engine *e, Slice *s, u32 state);
 u32 finish_record(Engine *e, u32 base);
 
 #endif

@@ -1,15 +1,15 @@
 /* The mask of a state: which tokens may come next.
 
    A mask is kept as a record: a row of bits and the tokens that differ from it. Most records share
-   few rows. Three ways to one: walk the trie; for a loop such as the inside of a JSON string, take
-   the row of the loop and walk only what can follow it (slices.c); for an intersection with
-   complements, such as a key that is none of the listed ones, start from the mask without the
-   complements and walk where the two differ. */
+   few rows. The ways to one: walk the trie; for a loop such as the inside of a JSON string, take the
+   row of the loop and walk only what can follow it (slices.c); for an intersection with complements,
+   such as a key that is none of the listed ones, start from the mask without the complements and
+   walk where the two differ; likewise for a state that most bytes lead into a loop. */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, QUICK_WALK = 4096, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 100 };
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60 };
 
 void add_hit(Engine *e, i32 token, u32 state) {
     for (; token >= 0; token = e->trie.same[token]) PUSH(e, e->hits, (u32)token);
@@ -157,6 +157,17 @@ static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     return slice;
 }
 
+static u32 difference_from(Engine *e, u32 state, u32 other) {
+    u32 known = mask_record(e, other);
+    e->hits.n = 0;
+    if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
+    Record r = e->records.p[known];
+    RESERVE(e, e->hits, r.count);
+    memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
+    e->hits.n += r.count;
+    return finish_record(e, r.base);
+}
+
 /* An intersection against itself without its complements. */
 static u32 difference_record(Engine *e, Node both, u32 tail, u32 state) {
     u32 parts[64], n = 0;
@@ -166,14 +177,38 @@ static u32 difference_record(Engine *e, Node both, u32 tail, u32 state) {
         if (e->nodes.p[part].kind != K_NOT) parts[n++] = part;
     }
     if (n == 0 || n == both.b) return NONE;
-    u32 other = state_of(e, push(e, make_and(e, parts, n), tail)), known = mask_record(e, other);
-    e->hits.n = 0;
-    if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
-    Record r = e->records.p[known];
-    RESERVE(e, e->hits, r.count);
-    memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
-    e->hits.n += r.count;
-    return finish_record(e, r.base);
+    return difference_from(e, state, state_of(e, push(e, make_and(e, parts, n), tail)));
+}
+
+/* The state that most bytes lead to, if it is a loop that most bytes stay in; else DEAD. */
+static u32 common_loop(Engine *e, u32 state) {
+    State s = e->states.p[state];
+    u32 sizes[256] = {0}, best = 0;
+    u8 byte_of[256];
+    for (u32 byte = 0; byte < 256; byte++) {
+        u8 class = e->maps.p[(size_t)s.map * 256 + byte];
+        byte_of[class] = (u8)byte;
+        if (++sizes[class] > sizes[best]) best = class;
+    }
+    u32 loop = step(e, state, byte_of[best]);
+    if (loop == DEAD || loop == state || e->states.p[loop].kernel & IS_SET) return DEAD;
+    u32 kernel = e->states.p[loop].kernel;
+    if (kernel <= LOOP_END || e->nodes.p[e->stacks.p[kernel].head].kind != K_REP) return DEAD;
+    return step(e, loop, byte_of[best]) == loop ? loop : DEAD;
+}
+
+/* A loop without bound among the stacks of a state whose slice is known or can be. */
+static Slice *endless_loop(Engine *e, u32 state) {
+    u32 kernel = e->states.p[state].kernel;
+    for (u32 i = 0; i < tail_count(e, kernel); i++) {
+        u32 stack = tail_at(e, kernel, i);
+        if (stack <= LOOP_END) continue;
+        Node head = e->nodes.p[e->stacks.p[stack].head];
+        if (head.kind != K_REP || head.c != NONE) continue;
+        Slice *slice = slice_of(e, head.a);
+        if (slice && mask_size(&slice->first) >= WIDE_LOOP) return slice;
+    }
+    return NULL;
 }
 
 static u32 stack_record(Engine *e, u32 stack, u32 state) {
@@ -212,7 +247,7 @@ static int unfold_one(Engine *e, u32 stack) {
         append(e, push(e, e->rules.p[head.a].body, top.tail));
     } else if (head.kind == K_CAT) {
         append(e, push(e, top.head, top.tail));
-    } else if (head.kind == K_ALT) {
+    } else if (head.kind == K_ALT && head.b <= MAX_CHOICES) {
         for (u32 k = 0; k < head.b; k++) append(e, push(e, e->lists.p[head.a + k], top.tail));
     } else if (head.kind == K_REP) {
         u32 rest = make_repeat(e, head.a, head.b ? head.b - 1 : 0, head.c == NONE ? NONE : head.c - 1);
@@ -271,6 +306,14 @@ u32 worst_cost(Engine *e, u32 state) {
     return e->states.p[state].worst - 1;
 }
 
+/* A state that most bytes leave for a loop, or that can stay in one. */
+static u32 open_record(Engine *e, u32 state) {
+    Slice *slice = endless_loop(e, state);
+    if (slice) return outside_record(e, slice, state);
+    u32 loop = common_loop(e, state);
+    return loop == DEAD ? NONE : difference_from(e, state, loop);
+}
+
 u32 mask_record(Engine *e, u32 state) {
     u32 worst = e->states.p[state].worst;
     if (e->weigh && worst && worst - 1 > e->worst) e->worst = worst - 1;
@@ -281,11 +324,9 @@ u32 mask_record(Engine *e, u32 state) {
     State s = e->states.p[state];
     u32 record = NONE;
     Mask first = first_bytes(e, state);
-    int is_open = mask_size(&first) >= OPEN_STATE, tried = 0;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
-    if (record == NONE && is_open) record = parts_record(e, state), tried = 1;
-    if (record == NONE && !is_open) record = walk_record(e, state, QUICK_WALK);
-    if (record == NONE && !tried) record = parts_record(e, state);
+    if (record == NONE) record = parts_record(e, state);
+    if (record == NONE && mask_size(&first) >= OPEN_STATE) record = open_record(e, state);
     if (record == NONE) record = walk_record(e, state, ~0ull);
     e->depth--;
     e->states.p[state].record = record + 1;

@@ -8,15 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MIN_FIRST = 16, MAX_MERGED = 30000 };
+enum { MAX_MERGED = 60000 };
 
 /* ---- building ------------------------------------------------------------------------------- */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
+typedef struct { Exit *p; u32 n, cap; } ExitList;
 
 /* Walk the whole trie through the loop; 0 when the item is not a prefix code. `path2` holds the
    items touched so far, doubled, plus one between two items. */
-static int sort_tokens(Engine *e, Slice *s, CountedList *inside) {
+static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits) {
     const Trie *t = &e->trie;
     RESERVE(e, e->path, e->trie.max_depth + 2);
     RESERVE(e, e->path2, e->trie.max_depth + 2);
@@ -26,7 +27,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside) {
         u32 level = (u32)t->depth[i] - 1, count = e->path2.p[level], byte = t->byte[i];
         u32 next = step(e, e->path.p[level], byte);
         if (next == DEAD) {
-            if (count & 1) PUSH(e, s->exits[byte], ((Exit){i, count >> 1}));
+            if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1}));
             i += (u32)t->size[i];
             continue;
         }
@@ -46,6 +47,15 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside) {
     return 1;
 }
 
+static void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
+    u32 at[256];
+    s->exits = take(e, exits->n * sizeof *s->exits);
+    for (u32 i = 0; i < exits->n; i++) s->exit_end[e->trie.byte[exits->p[i].node] + 1]++;
+    for (u32 b = 1; b < 257; b++) s->exit_end[b] += s->exit_end[b - 1];
+    memcpy(at, s->exit_end, sizeof at);
+    for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.byte[exits->p[i].node]]++] = exits->p[i];
+}
+
 static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
     for (u32 i = 0; i < inside->n; i++)
         if (inside->p[i].count > s->max_count) s->max_count = inside->p[i].count;
@@ -58,23 +68,26 @@ static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
     for (u32 i = 0; i < inside->n; i++) s->by_count[s->count_end[inside->p[i].count]++] = inside->p[i].token;
 }
 
-/* The slice of a loop item; NULL where it does not help: rules, narrow items, no prefix code. */
+/* The slice of a loop item; NULL where there is none: rules, items that are no prefix code. */
 Slice *slice_of(Engine *e, u32 item) {
     Node n = e->nodes.p[item];
     if (n.slice) return e->slices.p[n.slice - 1]->usable ? e->slices.p[n.slice - 1] : NULL;
-    if (n.kind == K_RULE || n.flags & F_NULLABLE) return NULL;
+    if (n.flags & (F_NULLABLE | F_RULES)) return NULL;
     Slice *s = take(e, sizeof *s);
     PUSH(e, e->slices, s);
     s->item = item;
     s->start = state_of(e, push(e, item, LOOP_END));
     s->first = first_bytes(e, s->start);
-    if (mask_size(&s->first) >= MIN_FIRST) {
-        CountedList inside = {NULL, 0, 0};
-        s->usable = (u8)sort_tokens(e, s, &inside);
-        if (s->usable) keep_inside(e, s, &inside);
-        e->bytes -= inside.cap * sizeof *inside.p;
-        free(inside.p);
+    CountedList inside = {NULL, 0, 0};
+    ExitList exits = {NULL, 0, 0};
+    s->usable = (u8)sort_tokens(e, s, &inside, &exits);
+    if (s->usable) {
+        keep_inside(e, s, &inside);
+        keep_exits(e, s, &exits);
     }
+    e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
+    free(inside.p);
+    free(exits.p);
     e->nodes.p[item].slice = e->slices.n;
     return s->usable ? s : NULL;
 }
@@ -134,14 +147,43 @@ static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth)
 }
 
 static void merge_exits(Engine *e, Slice *s, u32 byte) {
+    u32 from = s->exit_end[byte], count = s->exit_end[byte + 1] - from;
     u64 nodes = 0;
     s->merged[byte] = 1;
-    for (u32 i = 0; i < s->exits[byte].n; i++) nodes += (u64)e->trie.size[s->exits[byte].p[i].node];
+    for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.size[s->exits[from + i].node];
     if (nodes == 0 || nodes > MAX_MERGED) return;
     Remainders *r = take(e, sizeof *r);
     s->remainders[byte] = r;
-    merge(e, r, s->exits[byte].p, s->exits[byte].n, 0);
+    merge(e, r, s->exits + from, count, 0);
     PUSH(e, r->first, r->tokens.n);
+}
+
+/* The trie without the tokens that stay inside. */
+static void build_outside(Engine *e, Slice *s) {
+    const Trie *t = &e->trie;
+    u32 inside = s->count_end[s->max_count], num = t->num_nodes;
+    u8 *within = calloc(t->num_tokens + num, 1), *wanted = within + t->num_tokens;
+    Remainders *r = take(e, sizeof *r);
+    if (!within) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; i < inside; i++) within[s->by_count[i]] = 1;
+    for (u32 i = num; i-- > 0;) { /* from the leaves up */
+        if (t->token[i] >= 0 && !within[t->token[i]]) wanted[i] = 1;
+        for (u32 c = i + 1; !wanted[i] && c < i + (u32)t->size[i]; c += (u32)t->size[c]) wanted[i] |= wanted[c];
+    }
+    for (u32 i = 0; i < num; i++) {
+        if (!wanted[i] && i) continue;
+        PUSH(e, r->byte, t->byte[i]);
+        PUSH(e, r->depth, (u32)t->depth[i]);
+        PUSH(e, r->first, r->tokens.n);
+        PUSH(e, r->size, 1);
+        for (i32 k = t->token[i]; k >= 0 && !within[k]; k = t->same[k]) PUSH(e, r->tokens, ((Counted){(u32)k, 0}));
+    }
+    PUSH(e, r->first, r->tokens.n);
+    free(within);
+    for (u32 i = r->byte.n; i-- > 0;)
+        for (u32 next = i + 1; next < r->byte.n && r->depth.p[next] > r->depth.p[i]; next += r->size.p[next])
+            r->size.p[i] += r->size.p[next];
+    s->outside = r;
 }
 
 static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 high, u32 state) {
@@ -169,8 +211,8 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
 }
 
 static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, u32 high) {
-    for (u32 i = 0; i < s->exits[byte].n; i++) {
-        Exit x = s->exits[byte].p[i];
+    for (u32 i = s->exit_end[byte]; i < s->exit_end[byte + 1]; i++) {
+        Exit x = s->exits[i];
         if (x.count < low || x.count > high) continue;
         add_hit(e, e->trie.token[x.node], state);
         walk(e, state, x.node, ~0ull);
@@ -189,10 +231,24 @@ u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
     for (u32 w = 0; w < 4; w++)
         for (u64 bits = first.w[w]; bits; bits &= bits - 1) {
             u32 byte = w * 64 + (u32)__builtin_ctzll(bits), next = step(e, after, byte);
-            if (next == DEAD || !s->exits[byte].n) continue;
+            if (next == DEAD || s->exit_end[byte] == s->exit_end[byte + 1]) continue;
             if (!s->merged[byte]) merge_exits(e, s, byte);
             if (s->remainders[byte]) walk_remainders(e, s->remainders[byte], next, low, high);
             else walk_exits(e, s, byte, next, low, high);
         }
+    return finish_record(e, base);
+}
+
+/* The record of a state that can stay in the loop for any number of items: of the other tokens each
+   is tried. */
+u32 outside_record(Engine *e, Slice *s, u32 state) {
+    if (!s->outside) build_outside(e, s);
+    u32 base = row_within(e, s, s->max_count), kernel = e->states.p[state].kernel;
+    e->hits.n = 0;
+    for (u32 i = 0; e->weigh && i < tail_count(e, kernel); i++) {
+        u32 cost = stack_cost(e, tail_at(e, kernel, i)) + s->dearest;
+        if (cost > e->worst) e->worst = cost;
+    }
+    walk_remainders(e, s->outside, state, 0, NONE);
     return finish_record(e, base);
 }
