@@ -80,7 +80,8 @@ def test_generate_reads_stdin_and_prints_json(model: str) -> None:
     done = radixgen("generate", "-", *args, stdin="from a pipe")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert [len(choice["token_ids"]) for choice in result["choices"]] == [3, 3]
+    assert [choice["index"] for choice in result["choices"]] == [0, 1]
+    assert all(1 <= len(choice["token_ids"]) <= 3 for choice in result["choices"])
     assert result["usage"]["prompt_tokens"] == 11
 
 
