@@ -10,6 +10,7 @@ conversations and the backend; nothing of how programs are written.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from radixgen.errors import InvalidRequest, RequestAborted
+from radixgen.errors import InvalidRequest, RequestAborted, RuntimeUnavailable
 from radixgen.lang.backends.protocol import Backend, Generation
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
@@ -38,11 +39,11 @@ from radixgen.lang.ir import (
 )
 from radixgen.lang.place import Place, note
 from radixgen.lang.plan import RolePlan
+from radixgen.lang.steps import Asked, Told, meta_of, names_of, settle_choice
 from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint
 
-REASONING_SUFFIX = "_reasoning_content"  # SGLang's name for the variable that holds the thought
 MAX_QUEUED = 100_000  # nodes that a program may be ahead of the model
 
 
@@ -59,22 +60,6 @@ class Barrier(Node):
 
     reached: Future[None] = field(repr=False)
     last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Where in the text the model was asked, and how much of the prompt was in the cache."""
-
-    position: int  # characters of text before the answer
-    prompt_tokens: int
-    cached_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    node: Node
-    place: Place | None
-    variables: tuple[Variable, ...]  # that the node gives values to
 
 
 class Executor:
@@ -104,8 +89,8 @@ class Executor:
         self.closed = False  # the program has returned: nothing more will come
         self.news = threading.Condition()  # of variables and of the end
         self.children: set[Executor] = set()
-        self._queue: deque[_Told] = deque()
-        self._running: _Told | None = None
+        self._queue: deque[Told] = deque()
+        self._running: Told | None = None
         self._waits_for_parent = parent is not None
         self._task: asyncio.Task[None] | None = None
         self._wake_due = False
@@ -142,14 +127,20 @@ class Executor:
 
     def submit(self, node: Node, place: Place | None = None) -> None:
         """Do this after everything submitted before."""
-        self._queue.append(_Told(node, place, self._declare(node)))
+        self._queue.append(Told(node, place, self._declare(node)))
         if self._task is None and not self._wake_due:
             self._wake_due = True
-            self.backend.loop.call_soon_threadsafe(self._wake)
+            try:
+                self.backend.loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # its loop is closed
+                gone = RuntimeUnavailable("the backend of this program has been shut down")
+                self.fail(gone)
+                raise gone from None
 
     def cancel(self, reason: str = "the program was cancelled") -> None:
         """Stop what runs and drop what waits; the children's too. Done when nothing runs."""
-        self.backend.loop.call_soon_threadsafe(self._cancel, reason)
+        with contextlib.suppress(RuntimeError):  # a closed loop runs nothing
+            self.backend.loop.call_soon_threadsafe(self._cancel, reason)
 
     def barrier(self, *, last: bool = False) -> Future[None]:
         """Done when everything submitted so far is; carries the state's error."""
@@ -166,11 +157,16 @@ class Executor:
             self._cancel(self._cancelled)
             ended.set()
 
-        if running_loop() is self.backend.loop:
+        loop = self.backend.loop
+        if running_loop() is loop:
             end()
-        else:
-            self.backend.loop.call_soon_threadsafe(end)
-            ended.wait()
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(end)
+        while not loop.is_closed():
+            if ended.wait(0.5):
+                return
+        self.fail(error)
 
     def finish(self) -> Future[None]:
         """Nothing more will be submitted; done when all of it is."""
@@ -190,7 +186,7 @@ class Executor:
 
     def _declare(self, node: Node) -> tuple[Variable, ...]:
         """Name the variables at once, so that reading one that never comes is an error."""
-        names = _names(node)
+        names = names_of(node)
         made = tuple(Variable() for _ in names)
         if names:
             self.variables.update(zip(names, made, strict=True))
@@ -209,6 +205,8 @@ class Executor:
 
     def _wake(self) -> None:
         self._wake_due = False
+        if self.backend.loop.is_closed():
+            return
         if self._task is None and not self._waits_for_parent and self._queue:
             self._task = self.backend.loop.create_task(self._drain())
             self._task.add_done_callback(self._drained)
@@ -259,7 +257,7 @@ class Executor:
         elif not self.at_rest:
             self.fail(RequestAborted(reason))
 
-    async def _execute(self, told: _Told) -> None:
+    async def _execute(self, told: Told) -> None:
         match told.node:
             case Text(value):
                 self._say(value)
@@ -314,7 +312,7 @@ class Executor:
         return CacheHint(name, last and not tool_seconds, forks, tool_seconds)
 
     async def _ask(
-        self, gen: Gen, told: _Told, tool_seconds: float = 0.0, *, silent: bool = False
+        self, gen: Gen, told: Told, tool_seconds: float = 0.0, *, silent: bool = False
     ) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
         variable = told.variables[0] if told.variables and not silent else None
@@ -337,19 +335,19 @@ class Executor:
         prompt, cached = meta.get("prompt_tokens", 0), meta.get("cached_tokens", 0)
         self.asked.append(Asked(self.conversation.num_characters, prompt, cached))
 
-    def _settle(self, told: _Told, gen: Gen, generations: Sequence[Generation]) -> None:
+    def _settle(self, told: Told, gen: Gen, generations: Sequence[Generation]) -> None:
         if told.variables:
-            told.variables[0].settle(self._value(gen, generations), _meta(generations))
+            told.variables[0].settle(self._value(gen, generations), meta_of(generations))
 
     def _value(self, gen: Gen, generations: Sequence[Generation]) -> Any:
         parse = gen.parse or str
         values = [parse(generation.text) for generation in generations]
         return values if (gen.options.n or self.options.n or 1) > 1 else values[0]
 
-    async def _select(self, node: Select, told: _Told) -> None:
+    async def _select(self, node: Select, told: Told) -> None:
         if len(node.choices) == 1 and not needs_unconditional(node.method):
             self._say(node.choices[0], node)
-            _chosen(told, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
+            settle_choice(told, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
             return
         said = replace(node, options=node.options.over(self.options))
         hint = self._hint(told.place)
@@ -362,9 +360,9 @@ class Executor:
         else:
             self.conversation.say(text)
         self.stream.push(text, node)
-        _chosen(told, text, {**scored.meta, **decision.meta, "hint": hint})
+        settle_choice(told, text, {**scored.meta, **decision.meta, "hint": hint})
 
-    async def _reason(self, node: Reasoning, told: _Told) -> None:
+    async def _reason(self, node: Reasoning, told: Told) -> None:
         gen = node.inner
         if not isinstance(gen, Gen):
             raise InvalidRequest("separate_reasoning takes one gen")
@@ -375,18 +373,18 @@ class Executor:
         if told.variables:
             variable, reasoning = told.variables
             variable.stream.push(answer.strip())
-            variable.settle((gen.parse or str)(answer.strip()), _meta(generations))
+            variable.settle((gen.parse or str)(answer.strip()), meta_of(generations))
             thought = thought.strip().removeprefix(node.begin).strip()
             reasoning.stream.push(thought)
             reasoning.settle(thought)
 
-    async def _call(self, node: Call, told: _Told) -> None:
+    async def _call(self, node: Call, told: Told) -> None:
         """Generate the call, carry it out, and add what came of it."""
         generations = await self._ask(node.gen, told, node.seconds())
         outcome = await node.run(generations[0].text)
         self._say(node.before + outcome.text + node.after)
         if told.variables:
-            told.variables[0].settle(outcome, _meta(generations))
+            told.variables[0].settle(outcome, meta_of(generations))
 
     async def _fork(self, children: Sequence["Executor"]) -> None:
         self.habits.went_on_after(self._last_asked, len(children))
@@ -400,17 +398,7 @@ class Executor:
             child.begin(self.conversation.copy())
 
 
-def _names(node: Node) -> tuple[str, ...]:
-    """Of the variables that a node gives values to."""
-    if isinstance(node, Reasoning):
-        name = node.inner.name if isinstance(node.inner, Gen) else None
-        return (name, name + REASONING_SUFFIX) if name else ()
-    if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
-        return (node.name,)
-    return ()
-
-
-def _skip(told: _Told, error: BaseException) -> None:
+def _skip(told: Told, error: BaseException) -> None:
     """What a node owes to others when it is not executed."""
     for variable in told.variables:
         variable.fail(error)
@@ -419,17 +407,3 @@ def _skip(told: _Told, error: BaseException) -> None:
             child.fail(error)
     elif isinstance(told.node, Barrier) and not told.node.reached.done():
         told.node.reached.set_exception(error)
-
-
-def _meta(generations: Sequence[Generation]) -> dict[str, Any]:
-    first = dict(generations[0].meta)
-    if len(generations) > 1:
-        first["choices"] = [generation.meta for generation in generations]
-        first["texts"] = [generation.text for generation in generations]
-    return first
-
-
-def _chosen(told: _Told, text: str, meta: dict[str, Any]) -> None:
-    if told.variables:
-        told.variables[0].stream.push(text)
-        told.variables[0].settle(text, meta)

@@ -2,9 +2,13 @@
 
 import linecache
 import sys
+import traceback
 from dataclasses import dataclass
 
-_PACKAGE = __name__.rpartition(".")[0]
+from radixgen.errors import RadixgenError
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_PROGRAMS = __name__.rpartition(".")[0] + ".programs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,17 @@ def caller(program: str) -> Place | None:
 
 
 def _is_ours(module: str) -> bool:
-    return module.startswith(_PACKAGE) and not module.startswith(_PACKAGE + ".programs")
+    return module.startswith(_PACKAGE) and not module.startswith(_PROGRAMS)
+
+
+def note_line(error: BaseException, program: str) -> None:
+    """Note the user's line at which one of our errors was raised, unless it has one already."""
+    if not isinstance(error, RadixgenError) or hasattr(error, "__notes__"):
+        return
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if not _is_ours(frame.f_globals.get("__name__", "")):
+            note(error, Place(program, frame.f_code.co_filename, line))
+            return
 
 
 def note(error: BaseException, place: Place | None) -> None:

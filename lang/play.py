@@ -17,6 +17,7 @@ from typing import Any
 
 from radixgen.errors import InvalidRequest, RequestAborted
 from radixgen.lang.executor import Executor
+from radixgen.lang.place import note_line
 from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.variables import Awaited, running_loop, wait_for
 
@@ -53,6 +54,7 @@ def play(
                 reached.exception()
                 _look(child)
     except BaseException as error:
+        note_line(error, executor.program)
         executor.end(error)
         raise
     finally:
@@ -94,6 +96,7 @@ async def aplay(
             raise executor.error from None
         raise
     except BaseException as error:
+        note_line(error, executor.program)
         executor.end(error)
         raise
     finally:

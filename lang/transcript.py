@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from radixgen.lang.constraints import ForcedText
-from radixgen.lang.executor import Asked, Executor
+from radixgen.lang.executor import Executor
 from radixgen.lang.ir import Gen, Node
+from radixgen.lang.steps import Asked
 from radixgen.lang.stream import Written
 
 if TYPE_CHECKING:

@@ -161,6 +161,7 @@ def test_reading_what_is_not_set(backend: ScriptedBackend) -> None:
     with pytest.raises(UnsetVariable, match="no variable 'anwser'; it has: 'answer'") as caught:
         program.run(backend=backend)
     assert 's["anwser"]' in line_of(caught.value)
+    assert 's["anwser"]' in "".join(caught.value.__notes__)
 
 
 def test_joining_twice_and_adding_to_the_joined(backend: ScriptedBackend) -> None:
