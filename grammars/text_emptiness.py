@@ -65,7 +65,7 @@ def _search(expr: Expr) -> bool | None:
     """
     if _nullable(expr):
         return False
-    found = _explore(expr, MAX_STATES // 10, deque.pop)
+    found = _explore(expr, MAX_STATES // 3, deque.pop)
     return _explore(expr, MAX_STATES, deque.popleft) if found is None else found
 
 
