@@ -33,15 +33,15 @@ void rk_quantize(const int64_t *arg, rk_thread *t) {
         }
         float scale = vf_largest(largest) / 127.0f;
         float inverse = scale > 1e-30f && scale <= 3e38f ? 1.0f / scale : 0.0f;
-        int32_t sum = 0;
+        vf sum = vf_set(0); /* of whole numbers: exact */
         for (int64_t i = 0; i < group; i += 16) {
             vf v = vf_round(vf_mul(load_any(x, from + i, half), vf_set(inverse)));
-            v = vf_max(v, vf_set(-127.0f)); /* -127 where it is NaN */
-            vf_store_i8(PTR(int8_t, 6) + to + i, vf_min(v, vf_set(127.0f)));
+            v = vf_min(vf_max(v, vf_set(-127.0f)), vf_set(127.0f)); /* -127 where it is NaN */
+            vf_store_i8(PTR(int8_t, 6) + to + i, v);
+            sum = vf_add(sum, v);
         }
-        for (int64_t i = 0; i < group; i++) sum += PTR(int8_t, 6)[to + i];
         PTR(float, 7)[n] = (inverse != 0.0f ? scale : 0.0f) + vf_sum(poison);
-        PTR(float, 8)[n] = (float)sum;
+        PTR(float, 8)[n] = vf_sum(sum);
     }
 }
 

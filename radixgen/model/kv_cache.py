@@ -14,6 +14,7 @@ from torch import Tensor
 from radixgen.config import CacheConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels.kv_write import copy_pages
+from radixgen.kernels.library import ask_for_huge_pages
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -58,6 +59,8 @@ class KVCache:
             torch.empty(shape, dtype=layout.dtype, device=device)
             for _ in range(2 * layout.num_layers)
         ]
+        for tensor in pages:
+            ask_for_huge_pages(tensor)
         return cls(layout, num_pages, tuple(pages[0::2]), tuple(pages[1::2]))
 
     @property

@@ -3,16 +3,16 @@
 The one place that knows all of them. It loads torch, so it is imported late.
 """
 
-import os
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from radixgen.cache.radix import RadixCache
 from radixgen.config import RuntimeConfig
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.kernels import library
+from radixgen.model.fused import fits
 from radixgen.model.hub import resolve
 from radixgen.model.load import load_runner
 from radixgen.runtime.engine import Engine
@@ -40,10 +40,14 @@ def build_engine(config: RuntimeConfig) -> Built:
 
     Raises ModelError for files that cannot be used, ConfigError for settings that do not fit.
     """
-    torch.set_num_threads(config.model.threads or num_cores())
+    threads = config.model.threads or library.num_threads()
+    library.set_num_threads(threads)
+    torch.set_num_threads(threads)
     files = resolve(config.model.model, config.model.revision)
     tokenizer = Tokenizer.load(files.path)
     runner = load_runner(config.model, config.cache, files)
+    if fits(runner.decoder, runner.cache):
+        torch.set_num_threads(1)  # its threads spin where those of the C kernels want to run
     num_pages = runner.cache.num_pages
     scheduler = Scheduler(
         config.schedule,
@@ -75,12 +79,6 @@ def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
         return GrammarCompiler(vocabulary)
 
     return GrammarPool(make_compiler)
-
-
-def num_cores() -> int:
-    """Physical cores that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(psutil.cpu_count(logical=False) or 1, allowed or 1))
 
 
 def stop_factory(tokenizer: Tokenizer) -> StopFactory:
