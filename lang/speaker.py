@@ -122,6 +122,9 @@ class Speaker:
 
     def _variable(self, name: str) -> Variable:
         found = self.executor.variables.get(name)
+        if found is None and self.executor.error is not None:
+            self.executor.error_seen = True
+            raise self.executor.error  # that is why it never came
         if found is None:
             raise UnsetVariable(name, self.executor.variables)
         return found
