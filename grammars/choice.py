@@ -57,12 +57,10 @@ class _Tree:
 
     def _branch(self, low: int, high: int, depth: int) -> Node:
         first, last = self._words[low], self._words[high - 1]
-        shared = depth
-        while shared < min(len(first), len(last)) and first[shared] == last[shared]:
-            shared += 1
-        head = literal(first[depth:shared])
         if high - low == 1:
-            return head
+            return literal(first[depth:])
+        shared = _shared(first, last, depth)
+        head = literal(first[depth:shared])
         branches: list[Node] = []
         if len(first) == shared:  # a word that is a prefix of the others
             branches.append(EPSILON)
@@ -73,3 +71,17 @@ class _Tree:
             branches.append(concat(literal(bytes((byte,))), self.node(low, end, shared + 1)))
             low = end
         return concat(head, union(*branches))
+
+
+def _shared(one: bytes, other: bytes, start: int) -> int:
+    """How long the common prefix of two distinct words is, known to reach `start`."""
+    end = min(len(one), len(other))
+    if one[start:end] == other[start:end]:
+        return end
+    while end - start > 1:  # they are equal before `start` and differ before `end`
+        middle = (start + end) // 2
+        if one[start:middle] == other[start:middle]:
+            start = middle
+        else:
+            end = middle
+    return start

@@ -244,17 +244,21 @@ def text(value: str) -> Node:
 def concat(*items: Node) -> Node:
     """Items one after the other: flattened, epsilons dropped, neighbouring literals joined."""
     flat: list[Node] = []
+    run: list[bytes] = []  # literals since the last other part, joined once: linear in their length
     part: Node
     for item in items:
         for part in _parts(item, Concat):
+            if isinstance(part, Literal):
+                run.append(part.value)
+                continue
             if part is EMPTY:
                 return EMPTY
-            if part is EPSILON:
-                continue
-            if flat and isinstance(part, Literal) and isinstance(flat[-1], Literal):
-                flat[-1] = Literal(flat[-1].value + part.value)
-            else:
-                flat.append(part)
+            if any(run):
+                flat.append(Literal(b"".join(run)))
+            run.clear()
+            flat.append(part)
+    if any(run):
+        flat.append(Literal(b"".join(run)))
     if len(flat) == 1:
         return flat[0]
     return Concat(*flat) if flat else EPSILON

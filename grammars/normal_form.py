@@ -31,6 +31,7 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.productive import prune
 
 MAX_LEFT_RULES = 10_000
+MAX_LEFT_CYCLE = 100  # rules that begin with each other; the solution has their square
 
 
 def normal_body(rule: Rule) -> Node:
@@ -44,6 +45,11 @@ def remove_left_recursion(rule: Rule) -> list[Rule]:
     """Rewrite the rules that begin with each other, if `rule` is one of them; returns these."""
     nullable = _nullable_rules(rule)
     cycle = _left_cycle(rule, nullable)
+    if len(cycle) > MAX_LEFT_CYCLE:
+        raise InvalidGrammar(
+            f"{len(cycle)} rules begin with each other, at most {MAX_LEFT_CYCLE} may; "
+            "let some begin with what they read first"
+        )
     if cycle:
         _LeftCycle(cycle, nullable).rewrite()
     return cycle

@@ -33,8 +33,11 @@ Known = dict[Expr, bool]
 def is_productive(node: Node) -> bool:
     """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided."""
     proof = _Proof()
-    if proof.holds(node):
-        return True
+    try:
+        if proof.holds(node):
+            return True
+    except RecursionError:  # a chain of thousands of rules: found from the bottom up instead
+        pass
     _settle(node, proof.known)
     return _holds_now(node, proof.known)
 

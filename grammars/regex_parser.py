@@ -11,7 +11,7 @@ from radixgen.grammars.regex_symbols import Flags, Scanner, bracket, character, 
 from radixgen.grammars.regex_tree import Anchor, Look, Part, choices, loop, sequence
 
 MAX_NESTING = 64  # groups within groups
-MAX_PATTERN = 1_000_000  # characters of a pattern
+MAX_PATTERN = 200_000  # characters of a pattern
 MAX_REPEAT = 1_000_000  # the largest count in braces
 
 _SYNTAX = frozenset("\\[](){}*+?|^$.")

@@ -112,6 +112,18 @@ def test_long_chains_of_rules_do_not_recur() -> None:
         gbnf(source + "r5000 ::= r0")
 
 
+def _left_chain(count: int) -> str:
+    """Rules that begin with each other in one circle."""
+    chain = "".join(f'r{i} ::= r{i + 1} "a" | "c"\n' for i in range(count - 1))
+    return f'root ::= r0\n{chain}r{count - 1} ::= r0 | "b"'
+
+
+def test_long_left_recursion_is_bounded() -> None:
+    assert recognised(gbnf(_left_chain(30)), ["c", "caa", "ba", "a"]) == [True, True, False, False]
+    with pytest.raises(InvalidGrammar, match="begin with each other"):
+        accepts(gbnf(_left_chain(300)), b"c")
+
+
 PIECES = ["root", "::=", '"a"', "[a-z]", "(", ")", "*", "+", "?", "|", "{2}", "{1,", "\n", "#", "x"]
 PIECES += ['"', "[", "\\", "^", "-", "]", ".", "<", "\x00", "\u00e9", "{,}", "!"]
 
@@ -143,6 +155,14 @@ def test_choice_equals_membership() -> None:
             "".join(draw.choices("ab\u00e9", k=draw.randint(0, 9))) for _ in range(99)
         ]
         assert recognised(node, tried) == [t in set(words) for t in tried]
+
+
+def test_one_long_choice_is_quick() -> None:
+    started = time.perf_counter()
+    node = choice(["x" * 2_000_000, "x" * 1_999_999 + "y"])
+    assert time.perf_counter() - started < 1.0
+    assert allows_prefix(node, b"xx")
+    assert not allows_prefix(node, b"xy")
 
 
 def test_a_hundred_thousand_choices_are_quick() -> None:

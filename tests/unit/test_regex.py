@@ -12,7 +12,7 @@ from helpers import recognised
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import unicode_classes
 from radixgen.grammars.encode import utf8
-from radixgen.grammars.expr import EMPTY, Repeat, text
+from radixgen.grammars.expr import EMPTY, Repeat, literal, text
 from radixgen.grammars.oracle import accepts
 from radixgen.grammars.regex import parse
 
@@ -249,6 +249,15 @@ def test_repeats_stay_repeats() -> None:
     assert time.perf_counter() - started < 0.1
     with pytest.raises(InvalidGrammar, match="at most"):
         parse("a{99999999999999999999}")
+
+
+def test_long_patterns_take_linear_time() -> None:
+    started = time.perf_counter()
+    node = utf8(parse("ab" * 50_000))
+    assert time.perf_counter() - started < 2.0  # a tenth of that on an idle machine
+    assert node is literal(b"ab" * 50_000)
+    with pytest.raises(InvalidGrammar, match="at most"):
+        parse("a" * 200_001)
 
 
 def test_limits() -> None:
