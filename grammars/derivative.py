@@ -5,7 +5,7 @@ bytes as in S. Owens, J. Reppy, A. Turon, "Regular-expression derivatives re-exa
 Knows expressions without rules. Knows no stack, no grammar and no token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -231,7 +231,7 @@ def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
 
 
 def _search(start: Expr, known: dict[Expr, bool]) -> None:
-    path = [(start, iter(_successors(start)))]
+    path = [(start, _successors(start))]
     seen = {start}
     if _settled(start, known) is False:
         known[start] = False
@@ -251,7 +251,7 @@ def _search(start: Expr, known: dict[Expr, bool]) -> None:
                     f"whether an intersection or complement is empty takes more than "
                     f"{MAX_EMPTINESS_STATES} states to decide; simplify its patterns or bounds"
                 )
-            path.append((following, iter(_successors(following))))
+            path.append((following, _successors(following)))
     known.update(dict.fromkeys(seen, True))  # everything reachable was seen, and nothing ends
 
 
@@ -261,5 +261,12 @@ def _settled(node: Expr, known: dict[Expr, bool]) -> bool | None:
     return known.get(node) if facts(node).boolean else node is EMPTY
 
 
-def _successors(node: Expr) -> list[Expr]:
-    return [derivative(node, lowest_bit(mask)) for mask in partition(node)]
+def _successors(node: Expr) -> Iterator[Expr]:
+    """The derivatives by each class of bytes, made as they are asked for.
+
+    Small classes first: a single letter goes on in a pattern where `.` stays in a loop, so a
+    search for an end finds one in a few steps.
+    """
+    return (
+        derivative(node, lowest_bit(mask)) for mask in sorted(partition(node), key=int.bit_count)
+    )
