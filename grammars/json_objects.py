@@ -55,6 +55,17 @@ class Progress:
     bound: frozenset[int] = frozenset()
 
 
+def _at(now: Progress, place: tuple[int, ...]) -> Progress:
+    """`dataclasses.replace`, which takes as long as the rest of a member's rule, for one field."""
+    return Progress(place, now.seen, now.members, now.missing, now.bound)
+
+
+def _missing(now: Progress, missing: frozenset[int]) -> Progress:
+    if missing == now.missing:
+        return now
+    return Progress(now.place, now.seen, now.members, missing, now.bound)
+
+
 class ObjectRules:
     """The rules of one shape."""
 
@@ -195,7 +206,7 @@ class ObjectRules:
         place = now.place[0]
         found = [self._declared(now, 0, place)]
         if self._chains[0][place] not in self._shape.required:
-            found.append(self._member(replace(now, place=(place + 1,))))
+            found.append(self._member(_at(now, (place + 1,))))
         return union(*found)
 
     def _reach(self, chain: int, place: int) -> int:
@@ -216,7 +227,7 @@ class ObjectRules:
         found = self._plain.get(name) if plain else None
         if found is None:
             place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
-            found = self._named(replace(now, place=place), name)
+            found = self._named(_at(now, place), name)
             if plain:
                 self._plain[name] = found
         return found
@@ -227,7 +238,7 @@ class ObjectRules:
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
         ways = [
-            concat(self._context.value(wanted), self._after(replace(after, missing=missing)))
+            concat(self._context.value(wanted), self._after(_missing(after, missing)))
             for wanted, missing in self._fulfilling(self._goals[name], now.missing, open_to)
         ]
         return concat(literal(spelled(name)), self._layout.colon, union(*ways))

@@ -97,7 +97,7 @@ EXPORT void rx_free(Engine *e) {
         e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,
         e->stacks.p,  e->states.p, e->sets.p,    e->merges.p, e->items.p, e->maps.p,    e->map_masks.p, e->nexts.p,
         e->records.p, e->rows.p,   e->toggles.p, e->slices.p, e->waiting.p, e->found.p,    e->after.p,
-        e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p,
+        e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p,
         e->node_table.p, e->mask_table.p, e->stack_table.p, e->set_table.p, e->merge_table.p, e->map_table.p,
         e->derivative_table.p, e->row_table.p};
     for (u32 i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
@@ -114,6 +114,8 @@ static u32 build_many(Engine *e, Program *p, enum Op op, u32 count) {
     u32 *parts = p->stack + p->n - count, node = EPS;
     p->n -= count;
     if (op == O_ALT) return make_alt(e, parts, count);
+    for (u32 i = 0; op == O_AND && i < count; i++)
+        if (e->nodes.p[parts[i]].kind == K_REP) PUSH(e, e->loops, e->nodes.p[parts[i]].a);
     if (op == O_AND) return make_and(e, parts, count);
     while (count) node = make_cat(e, parts[--count], node);
     return node;
@@ -252,6 +254,7 @@ EXPORT i32 rx_forced(Engine *e, u32 state, u8 *out, u32 room) {
 /* ---- masks -------------------------------------------------------------------------------------- */
 
 static void write_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends) {
+    while (e->loops.n) slice_of(e, e->loops.p[--e->loops.n]);
     u32 record = mask_record(e, state);
     Record r = e->records.p[record];
     memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);

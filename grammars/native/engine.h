@@ -155,6 +155,9 @@ typedef struct Engine {
     VEC(u32) unfolded;                                /* stacks that a mask is put together from */
     VEC(u32) path;                                    /* state by depth of a walk */
     VEC(u32) path2;
+    VEC(u32) loop_path, loop_count;                   /* a slice may be built within a walk */
+    VEC(u32) loops;                                   /* loops to slice before the next mask, so that
+                                                         their counts can meet: see make_and */
     VEC(u32) open_rules, level;                       /* of one search for costs */
     u32 solving, mark;
     VEC(u8) text;                                     /* a shortest completion */
@@ -262,6 +265,7 @@ u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget);
 Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
+int is_code(const Engine *e, u32 item);
 u32 outside_record(Engine *e, Slice *s, u32 state);
 u32 finish_record(Engine *e, u32 base);
 

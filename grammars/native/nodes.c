@@ -271,8 +271,22 @@ static u32 simplify_and(Engine *e, u32 *parts, u32 n, u8 flags) {
     return NONE;
 }
 
+/* Repeats of one item that is a prefix code count the same items, so their bounds intersect. */
+static u32 meet_repeats(Engine *e, u32 *parts, u32 n) {
+    for (u32 i = 0; i < n; i++)
+        for (u32 j = i + 1; j < n; j++) {
+            Node x = e->nodes.p[parts[i]], y = e->nodes.p[parts[j]];
+            if (x.kind != K_REP || y.kind != K_REP || x.a != y.a || !is_code(e, x.a)) continue;
+            u32 low = x.b > y.b ? x.b : y.b, high = x.c < y.c ? x.c : y.c; /* NONE is the largest */
+            parts[i] = make_repeat(e, x.a, low, high);
+            parts[j--] = parts[--n];
+        }
+    return sort_unique(parts, n);
+}
+
 u32 make_and(Engine *e, u32 *given, u32 count) {
     u32 n, *parts = flatten(e, K_AND, given, count, &n), kept = 0;
+    if (n <= 16) n = meet_repeats(e, parts, n);
     u8 flags = F_NULLABLE | F_BOOL;
     for (u32 i = 0; i < n; i++) {
         if (parts[i] == EVERYTHING) continue;

@@ -15,17 +15,17 @@ enum { MAX_MERGED = 60000 };
 typedef struct { Counted *p; u32 n, cap; } CountedList;
 typedef struct { Exit *p; u32 n, cap; } ExitList;
 
-/* Walk the whole trie through the loop; 0 when the item is not a prefix code. `path2` holds the
-   items touched so far, doubled, plus one between two items. */
+/* Walk the whole trie through the loop; 0 when the item is not a prefix code. `loop_count` holds
+   the items touched so far, doubled, plus one between two items. */
 static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits) {
     const Trie *t = &e->trie;
-    RESERVE(e, e->path, e->trie.max_depth + 2);
-    RESERVE(e, e->path2, e->trie.max_depth + 2);
-    e->path.p[0] = s->start;
-    e->path2.p[0] = 1;
+    RESERVE(e, e->loop_path, e->trie.max_depth + 2);
+    RESERVE(e, e->loop_count, e->trie.max_depth + 2);
+    e->loop_path.p[0] = s->start;
+    e->loop_count.p[0] = 1;
     for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = (u32)t->depth[i] - 1, count = e->path2.p[level], byte = t->byte[i];
-        u32 next = step(e, e->path.p[level], byte);
+        u32 level = (u32)t->depth[i] - 1, count = e->loop_count.p[level], byte = t->byte[i];
+        u32 next = step(e, e->loop_path.p[level], byte);
         if (next == DEAD) {
             if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1}));
             i += (u32)t->size[i];
@@ -40,8 +40,8 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
             u32 cost = state_cost(e, next);
             if (cost > s->dearest) s->dearest = cost;
         }
-        e->path.p[level + 1] = whole ? s->start : next;
-        e->path2.p[level + 1] = count << 1 | (u32)whole;
+        e->loop_path.p[level + 1] = whole ? s->start : next;
+        e->loop_count.p[level + 1] = count << 1 | (u32)whole;
         i++;
     }
     return 1;
@@ -90,6 +90,12 @@ Slice *slice_of(Engine *e, u32 item) {
     free(exits.p);
     e->nodes.p[item].slice = e->slices.n;
     return s->usable ? s : NULL;
+}
+
+/* Whether an item is known to be a prefix code: no string of it begins another. */
+int is_code(const Engine *e, u32 item) {
+    Node n = e->nodes.p[item];
+    return n.kind == K_SET || (n.slice && e->slices.p[n.slice - 1]->usable);
 }
 
 /* The row of the tokens that touch at most `count` items. */

@@ -133,6 +133,13 @@ def palindromes() -> Node:
     return whole
 
 
+def rules_beside_others() -> Node:
+    """Rules that are expanded while other ways are still waiting, whatever their order."""
+    rules = RuleSet()
+    first, last = (rules.rule(name, lambda: concat(KEY, lit(b":"))) for name in ("first", "last"))
+    return star(union(first, concat(lit(b'"ab"'), NUMBER), concat(lit(b'"a"'), lit(b"}")), last))
+
+
 def many_words() -> Node:
     draw = random.Random(3)
     return union(*(lit(bytes(draw.choices(b"abc", k=draw.randint(1, 7)))) for _ in range(300)))
@@ -158,6 +165,15 @@ GRAMMARS: dict[str, Callable[[], Node]] = {
     "without": no_trigger,
     "wide counted": lambda: concat(repeat(byte_set(range(32, 127)), 2, 9), lit(b"\n")),
     "ambiguous loop": lambda: concat(star(byte_set(range(32, 127))), lit(b"a"), star(ANY_BYTE)),
+    "rules beside others": rules_beside_others,
+    "counted search": lambda: concat(
+        lit(b'"'),
+        conj(
+            expr(repeat(CHARACTER, 2, 6)),
+            expr(concat(star(CHARACTER), byte_set(b"abc"), star(CHARACTER))),
+        ),
+        lit(b'"'),
+    ),
     "two strings": lambda: union(STRING, concat(lit(b'"'), repeat(CHARACTER, 0, 3), lit(b'":'))),
 }
 
