@@ -217,6 +217,7 @@ INLINE void score_rows(const int rows, const int pairs, const float *query, int6
     for (int i = 0; i < 2 * rows; i++) sum[i] = vf_set(0);
     for (int64_t w = 0; w < words; w++) {
         vf left = vf_load(stage + w * STEP), right = vf_load(stage + w * STEP + 16);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             uint32_t q = word_at(query, r * words + w);
             sum[2 * r] = fused(sum[2 * r], q, left, pairs);
@@ -239,8 +240,10 @@ INLINE void value_rows(const int rows, const int wide, const int pairs, const fl
     for (int j = 0; j < steps; j++) {
         vf v[4];
         for (int i = 0; i < wide; i++) v[i] = vf_load(stage + j * dim + 16 * i);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             uint32_t p = word_at(weights, r * SPLIT + j);
+            UNROLL
             for (int i = 0; i < wide; i++) sum[r * wide + i] = fused(sum[r * wide + i], p, v[i], pairs);
         }
     }

@@ -28,9 +28,11 @@ INLINE void block_float(const int rows, const int outs, const float *x, int64_t 
         for (int o = 0; o < outs; o++)
             v[o] = part == 16 ? vf_load(w + o * columns + k)
                               : vf_load_part(w + o * columns + k, part);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             vf u = part == 16 ? vf_load(x + r * x_stride + k)
                               : vf_load_part(x + r * x_stride + k, part);
+            UNROLL
             for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
         }
     }
@@ -46,8 +48,10 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
     for (; k + PAIRS <= columns; k += PAIRS) {
         wide16 v[8];
         for (int o = 0; o < outs; o++) v[o] = load_pairs(w + o * columns + k);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             wide16 u = load_pairs(x + r * x_stride + k);
+            UNROLL
             for (int o = 0; o < outs; o++)
                 sum[r * outs + o] = _mm512_dpbf16_ps(sum[r * outs + o], u, v[o]);
         }
@@ -56,8 +60,10 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
         int part = (int)(columns - k);
         wide16 v[8];
         for (int o = 0; o < outs; o++) v[o] = load_pairs_part(w + o * columns + k, part);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             wide16 u = load_pairs_part(x + r * x_stride + k, part);
+            UNROLL
             for (int o = 0; o < outs; o++)
                 sum[r * outs + o] = _mm512_dpbf16_ps(sum[r * outs + o], u, v[o]);
         }
@@ -80,9 +86,11 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
         for (int o = 0; o < outs; o++)
             v[o] = part == 16 ? vf_load_bf16(w + o * columns + k)
                               : load_half_part(w + o * columns + k, part);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             vf u = part == 16 ? vf_load_bf16(x + r * x_stride + k)
                               : load_half_part(x + r * x_stride + k, part);
+            UNROLL
             for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
         }
     }

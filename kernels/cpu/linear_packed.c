@@ -78,10 +78,12 @@ INLINE void tile(const int rows, const int bits, const int group, const int has_
             low = half_scales ? vf_load_f16((const f16 *)scale) : vf_load((const float *)scale);
             scale += scale_bytes;
         }
+        UNROLL
         for (int r = 0; r < rows; r++) {
             const int8_t *x = a.x + r * a.columns + g * group;
             vf s = vf_set(a.x_scale[r * a.groups + g]), x_sum = vf_set(a.x_sum[r * a.groups + g]);
             vi dot = vi_set(0);
+            UNROLL
             for (int i = 0; i < quads; i++) dot = codes_dot(dot, c[i], x + 4 * i, bits == 8);
             vf term = vf_of_vi(dot); /* all whole and below 2^24: exact so far */
             if (zero) term = vf_fma(x_sum, vf_set((float)-zero), term);

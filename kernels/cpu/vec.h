@@ -30,6 +30,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Before a loop of constant length whose arrays are to live in registers. */
+#define UNROLL _Pragma("GCC unroll 16")
+
 typedef uint16_t bf16;
 typedef uint16_t f16;
 
