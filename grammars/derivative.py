@@ -6,6 +6,7 @@ Knows expressions without rules. Knows no stack, no grammar and no token.
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -36,11 +37,13 @@ MAX_EMPTINESS_STATES = 20_000
 
 class Facts(NamedTuple):
     """What is known of an expression: it has no `Rule`; it denotes the empty string (False where
-    rules would have to be asked); an `And` or `Not` is somewhere in it."""
+    rules would have to be asked); an `And` or `Not` is somewhere in it; no string in it is shorter
+    than `least` bytes."""
 
     regular: bool
     nullable: bool
     boolean: bool
+    least: int = 0
 
 
 def facts(node: Node) -> Facts:
@@ -57,25 +60,27 @@ def facts(node: Node) -> Facts:
 def _find_facts(node: Expr) -> Facts:
     match node:
         case Literal():
-            return Facts(True, not node.value, False)
+            return Facts(True, not node.value, False, len(node.value))
         case Bytes():
-            return Facts(True, False, False)
+            return Facts(True, False, False, 1)
         case Concat():
             parts = [facts(part) for part in node.args]
-            return _joined(parts, all(part.nullable for part in parts))
+            return _joined(parts, all(p.nullable for p in parts), sum(p.least for p in parts))
         case Union():
             parts = [facts(part) for part in node.args]
-            return _joined(parts, any(part.nullable for part in parts))
+            least = min((p.least for p in parts), default=0)
+            return _joined(parts, any(p.nullable for p in parts), least)
         case Repeat():
             item = facts(node.item)
-            return item._replace(nullable=node.low == 0 or item.nullable)
+            nullable = node.low == 0 or item.nullable
+            return item._replace(nullable=nullable, least=node.low * item.least)
         case And() | Not():
             return _boolean_facts(node)
     raise InvalidGrammar(f"{type(node).__name__} needs an encoding before it can run on bytes")
 
 
-def _joined(parts: list[Facts], nullable: bool) -> Facts:
-    return Facts(all(p.regular for p in parts), nullable, any(p.boolean for p in parts))
+def _joined(parts: list[Facts], nullable: bool, least: int) -> Facts:
+    return Facts(all(p.regular for p in parts), nullable, any(p.boolean for p in parts), least)
 
 
 def _boolean_facts(node: Expr) -> Facts:
@@ -83,8 +88,8 @@ def _boolean_facts(node: Expr) -> Facts:
     if not all(part.regular for part in parts):
         raise InvalidGrammar("intersection and complement apply to regular expressions only")
     if isinstance(node, Not):
-        return Facts(True, not parts[0].nullable, True)
-    return Facts(True, all(part.nullable for part in parts), True)
+        return Facts(True, not parts[0].nullable, True, int(parts[0].nullable))
+    return Facts(True, all(p.nullable for p in parts), True, max(p.least for p in parts))
 
 
 def derivative(node: Expr, byte: int) -> Expr:
@@ -231,28 +236,36 @@ def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
 
 
 def _search(start: Expr, known: dict[Expr, bool]) -> None:
-    path = [(start, _successors(start))]
-    seen = {start}
+    """Look for a derivative that denotes the empty string, the nearest to one first."""
     if _settled(start, known) is False:
         known[start] = False
         return
-    while path:
-        following = next(path[-1][1], None)
-        if following is None:
-            path.pop()  # not settled yet: an ancestor of it may still reach the end
-        elif _settled(following, known) is False:
-            for node, _ in path:
-                known[node] = False
-            return
-        elif following not in seen and following not in known:
-            seen.add(following)
-            if len(seen) > MAX_EMPTINESS_STATES:
+    parents: dict[Expr, Expr | None] = {start: None}
+    waiting = [(0, 0, start)]  # bytes still missing at least, a number that breaks ties, the node
+    while waiting:
+        here = heappop(waiting)[2]
+        for following in _successors(here):
+            if _settled(following, known) is False:
+                _mark_path(here, parents, known)
+                return
+            if following in parents or following in known:
+                continue
+            if len(parents) >= MAX_EMPTINESS_STATES:
                 raise InvalidGrammar(
                     f"whether an intersection or complement is empty takes more than "
                     f"{MAX_EMPTINESS_STATES} states to decide; simplify its patterns or bounds"
                 )
-            path.append((following, _successors(following)))
-    known.update(dict.fromkeys(seen, True))  # everything reachable was seen, and nothing ends
+            parents[following] = here
+            heappush(waiting, (facts(following).least, len(parents), following))
+    known.update(dict.fromkeys(parents, True))  # everything reachable was seen, and nothing ends
+
+
+def _mark_path(
+    node: Expr | None, parents: dict[Expr, Expr | None], known: dict[Expr, bool]
+) -> None:
+    while node is not None:
+        known[node] = False
+        node = parents[node]
 
 
 def _settled(node: Expr, known: dict[Expr, bool]) -> bool | None:
