@@ -4,8 +4,8 @@
 
 A compile parses and checks the whole source and makes the first state; everything else happens when
 a text first gets there. All grammars of a compiler share one engine, so equal parts share states
-and masks. When its memory passes half of the bound, later grammars get a fresh engine, and the old
-one goes with its last matcher.
+and masks. When its memory passes half of the bound, what is asked for next gets a fresh engine, and
+the old one goes with its last matcher; one text may add an eighth, so none can starve the others.
 """
 
 import importlib
@@ -48,6 +48,7 @@ class CompiledGrammar:
     engine: Engine
     start: int
     rules: RuleSet
+    max_growth: int  # bytes that one text may add to the engine
 
     def matcher(self) -> GrammarMatcher:
         """A matcher at the beginning of a text."""
@@ -84,7 +85,7 @@ class GrammarCompiler:
         """
         with self._lock:
             found = self._kept.get(spec)
-            if found is not None:
+            if found is not None and found.engine.num_bytes <= self._max_bytes // 2:
                 self._kept.move_to_end(spec)
                 return found
             running = self._running.get(spec)
@@ -122,7 +123,7 @@ class GrammarCompiler:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
-        return CompiledGrammar(spec, engine, start, rules)
+        return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8)
 
     def _current_engine(self) -> Engine:
         with self._lock:

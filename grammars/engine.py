@@ -16,6 +16,7 @@ from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.vocabulary import Vocabulary
 
 Words = NDArray[np.int32]
+Filled = tuple[str | None, int]
 
 
 class Engine(Protocol):
@@ -56,8 +57,8 @@ class Engine(Protocol):
         """Write the mask of a state as one row of [n, words] int32: bit 1 is an allowed token."""
         ...
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[str | None]:
-        """The same for many states; an error message for each that failed."""
+    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
+        """The same for many states. Of each, an error message or None, and the bytes it took."""
         ...
 
     def shortest_tokens(self, state: int) -> list[int]:

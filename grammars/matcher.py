@@ -20,14 +20,33 @@ if TYPE_CHECKING:
 Words = NDArray[np.int32]
 
 
+class Account:
+    """What a text and its forks may add to the engine that it shares with others, in bytes."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def charge(self, grown: int) -> None:
+        """Raises InvalidGrammar when more was added than allowed."""
+        self._left -= grown
+        if self._left < 0:
+            raise InvalidGrammar(
+                "the constraint takes more memory than one text may; simplify its patterns or "
+                "bounds, or raise the compiler's max_bytes"
+            )
+
+
 class GrammarMatcher:
     """Follows one text. Not thread-safe; matchers of one grammar may run in different threads."""
 
-    __slots__ = ("_engine", "_error", "_states", "_terminated", "grammar")
+    __slots__ = ("_account", "_engine", "_error", "_states", "_terminated", "grammar")
 
     def __init__(self, grammar: "CompiledGrammar") -> None:
         self.grammar = grammar
         self._engine: Engine = grammar.engine
+        self._account = Account(grammar.max_growth)
         self._states = [grammar.start]
         self._terminated = False
         self._error: str | None = None
@@ -52,8 +71,10 @@ class GrammarMatcher:
             return self._terminated
         if not 0 <= token_id < vocabulary.size:
             return False
+        before = self._engine.num_bytes
         try:
             state = self._engine.after_token(self._states[-1], token_id)
+            self._account.charge(self._engine.num_bytes - before)
         except InvalidGrammar as error:
             self._error = str(error)
             return False
@@ -65,8 +86,10 @@ class GrammarMatcher:
         """Go on by some bytes, as one step; False, and nothing changes, when they do not fit."""
         if self._terminated or self._error is not None:
             return False
+        before = self._engine.num_bytes
         try:
             state = self._engine.after_bytes(self._states[-1], data)
+            self._account.charge(self._engine.num_bytes - before)
         except InvalidGrammar as error:
             self._error = str(error)
             return False
@@ -82,14 +105,26 @@ class GrammarMatcher:
         enough of a budget is complete, or can be ended, when the budget is used up.
         """
         if not self._terminated and self._error is None:
+            before = self._engine.num_bytes
             try:
                 self._engine.fill_row(self._states[-1], bitmask, row)
+                self._account.charge(self._engine.num_bytes - before)
                 if budget is not None:
                     self._engine.restrict_row(self._states[-1], bitmask, row, budget)
                 return
             except InvalidGrammar as error:
                 self._error = str(error)
         self._only_end(bitmask[row])
+
+    def _filled(self, words: Words, error: str | None, grown: int) -> None:
+        """Take note of a mask that was filled with others."""
+        try:
+            self._account.charge(grown)
+        except InvalidGrammar as over:
+            error = error or str(over)
+        if error is not None:
+            self._error = error
+            self._only_end(words)
 
     def _only_end(self, words: Words) -> None:
         words[:] = 0
@@ -138,13 +173,23 @@ class GrammarMatcher:
     def fork(self) -> "GrammarMatcher":
         """An independent matcher at the same place."""
         other = GrammarMatcher(self.grammar)
-        other._states = self._states.copy()
+        other._states, other._account = self._states.copy(), self._account
         other._terminated, other._error = self._terminated, self._error
         return other
 
     def is_terminated(self) -> bool:
         """Whether the end token has been accepted."""
         return self._terminated
+
+    def is_finished(self) -> bool:
+        """Whether the text is over: ended, or complete with nothing that may follow."""
+        if self._terminated or not self.is_accepting():
+            return self._terminated
+        try:
+            return not self._engine.next_bytes(self._states[-1])
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return False
 
     def is_accepting(self) -> bool:
         """Whether the text so far is complete."""
@@ -171,11 +216,9 @@ def fill_bitmasks(matchers: list[GrammarMatcher], bitmask: Words, rows: list[int
     for group in groups.values():
         engine = matchers[group[0]]._engine
         states = [matchers[i]._states[-1] for i in group]
-        errors = engine.fill_many(states, bitmask, [rows[i] for i in group])
-        for index, error in zip(group, errors, strict=True):
-            if error is not None:
-                matchers[index]._error = error
-                matchers[index]._only_end(bitmask[rows[index]])
+        filled = engine.fill_many(states, bitmask, [rows[i] for i in group])
+        for index, (error, grown) in zip(group, filled, strict=True):
+            matchers[index]._filled(bitmask[rows[index]], error, grown)
 
 
 def allocate_bitmask(num_rows: int, vocabulary_size: int) -> Words:

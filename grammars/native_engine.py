@@ -20,6 +20,7 @@ from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import Vocabulary
 
 Words = NDArray[np.int32]
+Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
 _SOURCES = (
@@ -69,7 +70,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_next": (i32, (pointer, u32, pointer)),
         "rx_forced": (i32, (pointer, u32, ctypes.c_char_p, u32)),
         "rx_mask": (i32, (pointer, u32, pointer, pointer, u32)),
-        "rx_masks": (None, (pointer, u32, pointer, pointer, pointer, u32, pointer)),
+        "rx_masks": (None, (pointer, u32, pointer, pointer, pointer, u32, pointer, pointer)),
+        "rx_bytes_held": (pointer, (pointer,)),
         "rx_shortest": (i32, (pointer, u32, pointer, u32)),
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
         "rx_sizes": (None, (pointer, pointer)),
@@ -104,6 +106,7 @@ class NativeEngine:
         )
         if not self._at:
             raise MemoryError("no memory for a grammar engine")
+        self._held = ctypes.c_uint64.from_address(library.rx_bytes_held(self._at))
         self._finalizer = weakref.finalize(self, library.rx_free, self._at)
         self._rx_mask, self._rx_token = library.rx_mask, library.rx_token
         self._bitmask: Words | None = None
@@ -113,7 +116,7 @@ class NativeEngine:
 
     @property
     def num_bytes(self) -> int:
-        return self.sizes()["bytes"]
+        return self._held.value
 
     def sizes(self) -> dict[str, int]:
         """Bytes held, how many of each thing there are, and trie nodes visited so far."""
@@ -166,7 +169,7 @@ class NativeEngine:
         if self._is_wide:
             bitmask[row, self.vocabulary.num_words :] = 0
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[str | None]:
+    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
         if any(not 0 <= row < len(bitmask) for row in rows):
             raise IndexError(f"rows {rows} of a bitmask with {len(bitmask)} rows")
         with self._lock:
@@ -177,6 +180,7 @@ class NativeEngine:
             at = np.array(rows, np.uint64) * np.uint64(self._bitmask_stride)
             at += np.uint64(self._bitmask_at)
             ids, results = np.array(states, np.uint32), np.zeros(n, np.int32)
+            grown = np.zeros(n, np.uint64)
             self._library.rx_masks(
                 self._at,
                 n,
@@ -185,8 +189,12 @@ class NativeEngine:
                 self._ends_at,
                 self._num_ends,
                 results.ctypes.data,
+                grown.ctypes.data,
             )
-            return [self._message(fault) if fault else None for fault in results.tolist()]
+            return [
+                (self._message(fault) if fault else None, size)
+                for fault, size in zip(results.tolist(), grown.tolist(), strict=True)
+            ]
 
     def shortest_tokens(self, state: int) -> list[int]:
         with self._lock:

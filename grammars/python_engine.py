@@ -18,6 +18,7 @@ from radixgen.grammars.shortest import Shortest
 from radixgen.grammars.vocabulary import Vocabulary
 
 Words = NDArray[np.int32]
+Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
 UNSPELLABLE = "no tokens spell the shortest completion: single bytes are missing in the vocabulary"
@@ -87,15 +88,16 @@ class PythonEngine:
         bitmask[row, : len(mask)] = mask
         bitmask[row, len(mask) :] = 0
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[str | None]:
-        errors: list[str | None] = []
+    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
+        filled: list[Filled] = []
         for state, row in zip(states, rows, strict=True):
+            before, error = self.num_bytes, None
             try:
                 self.fill_row(state, bitmask, row)
-                errors.append(None)
-            except InvalidGrammar as error:
-                errors.append(str(error))
-        return errors
+            except InvalidGrammar as raised:
+                error = str(raised)
+            filled.append((error, max(self.num_bytes - before, 0)))
+        return filled
 
     def shortest_tokens(self, state: int) -> list[int]:
         with self._lock:

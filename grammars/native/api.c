@@ -7,7 +7,13 @@
 
 /* Run the rest of the function under a guard; a fault returns from it. Guards nest, because a rule
    is expanded by a call back into Python, which adds nodes. */
-enum { FUEL = 20000000 };
+enum { FUEL = 20000000, MAX_GROWTH = 64 << 20 };
+
+/* What one call may do: so much work, and so many more bytes. */
+static void start_call(Engine *e) {
+    e->fuel = FUEL;
+    e->call_bytes = e->bytes + MAX_GROWTH < e->max_bytes ? e->bytes + MAX_GROWTH : e->max_bytes;
+}
 
 /* Run the rest of the function under a guard; a fault returns from it. Guards nest, because a rule
    is expanded by a call back into Python, which adds nodes. */
@@ -21,7 +27,7 @@ enum { FUEL = 20000000 };
         end_search((e), -1);                                                                      \
         return -fault;                                                                            \
     }                                                                                             \
-    if (!guard_before) (e)->fuel = FUEL;                                                          \
+    if (!guard_before) start_call(e);                                                             \
     (e)->guard = &guard_here
 #define LEAVE(e, value)                                                                           \
     do {                                                                                          \
@@ -271,11 +277,18 @@ EXPORT i32 rx_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends
     LEAVE(e, 0);
 }
 
-/* The same for many; `results` gets 0 or minus the fault of each. */
+/* The same for many; `results` gets 0 or minus the fault of each, `grown` the bytes it took. */
 EXPORT void rx_masks(Engine *e, u32 n, const u32 *states, u32 *const *rows, const u32 *ends,
-                     u32 num_ends, i32 *results) {
-    for (u32 i = 0; i < n; i++) results[i] = rx_mask(e, states[i], rows[i], ends, num_ends);
+                     u32 num_ends, i32 *results, u64 *grown) {
+    for (u32 i = 0; i < n; i++) {
+        u64 before = e->bytes;
+        results[i] = rx_mask(e, states[i], rows[i], ends, num_ends);
+        grown[i] = e->bytes - before;
+    }
 }
+
+/* Where the number of bytes held is kept. */
+EXPORT const u64 *rx_bytes_held(const Engine *e) { return &e->bytes; }
 
 /* ---- completions -------------------------------------------------------------------------------- */
 

@@ -119,7 +119,7 @@ typedef struct Engine {
     Trie trie;
     ExpandRule expand;
     jmp_buf *guard;
-    size_t bytes, max_bytes;                          /* allocated; the bound for this call */
+    u64 bytes, max_bytes, call_bytes;                 /* allocated; its bounds for good, this call */
     u64 fuel;                                         /* work left to this call */
     u32 depth;                                        /* of recursion in C */
 
@@ -147,7 +147,6 @@ typedef struct Engine {
 
     u32 epoch, visited;                               /* marks and counts of one closure */
     VEC(u32) search, seen;                            /* of one search for emptiness */
-    VEC(u64) accounts;                                /* bytes left to each grammar */
     VEC(u32) waiting;
     VEC(Item) found;
     VEC(u32) after;

@@ -6,7 +6,7 @@
 void fail(Engine *e, enum Fault fault) { longjmp(*e->guard, fault); }
 
 static void charge(Engine *e, size_t more) {
-    if (e->bytes + more > e->max_bytes) fail(e, TOO_LARGE);
+    if (e->bytes + more > e->call_bytes) fail(e, TOO_LARGE);
     e->bytes += more;
 }
 

@@ -95,17 +95,17 @@ def test_the_cache_has_a_bound() -> None:
 
 
 def test_a_full_engine_is_left_to_its_matchers() -> None:
-    compiler = GrammarCompiler(VOCABULARY, max_bytes=1 << 18)
+    compiler = GrammarCompiler(VOCABULARY, max_bytes=1 << 20)
     matcher = compiler.compile(GrammarSpec("regex", "(a|b)*c")).matcher()
     mask = allocate_bitmask(1, VOCABULARY.size)
     engines = set()
-    for number in range(40):
+    for number in range(120):
         grammar = compiler.compile(
             GrammarSpec("regex", f"[a-{chr(98 + number % 20)}]{{{number}}}x")
         )
         engines.add(id(grammar.engine))
         other = grammar.matcher()
-        for _ in range(number):
+        for _ in range(min(number, 40)):
             other.fill_bitmask(mask, 0)
             assert other.accept_token(ord("a"))
     assert len(engines) > 1

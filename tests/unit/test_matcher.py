@@ -214,7 +214,9 @@ class Broken:
 def test_a_limit_is_a_state_of_the_matcher(compiler: GrammarCompiler) -> None:
     grammar = compiler.compile(GrammarSpec("regex", "(ab)*"))
     broken: Engine = Broken(grammar.engine)  # type: ignore[assignment]  # a stand-in by delegation
-    matcher = CompiledGrammar(grammar.spec, broken, grammar.start, grammar.rules).matcher()
+    matcher = CompiledGrammar(
+        grammar.spec, broken, grammar.start, grammar.rules, grammar.max_growth
+    ).matcher()
     assert matcher.accept_token(token(b"a"))
     assert not matcher.accept_token(token(b"b"))
     assert matcher.error == "over the limit"
@@ -226,3 +228,23 @@ def test_a_limit_is_a_state_of_the_matcher(compiler: GrammarCompiler) -> None:
     matcher.rollback(1)
     assert matcher.fork().error is None
     assert token(b"a") in allowed(matcher)
+
+
+def test_a_text_that_takes_too_much_memory_stops_alone(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(GrammarSpec("regex", "(a|b)*a(a|b){60}"))
+    poor = CompiledGrammar(grammar.spec, grammar.engine, grammar.start, grammar.rules, 20_000)
+    greedy, batch, draw = poor.matcher(), poor.matcher(), random.Random(1)
+    mask = allocate_bitmask(1, VOCABULARY.size)
+    for _ in range(3000):
+        letter = draw.choice((token(b"a"), token(b"b")))
+        greedy.fill_bitmask(mask, 0)
+        if not greedy.accept_token(letter):
+            break
+    assert greedy.error is not None
+    assert "memory" in greedy.error
+    for _ in range(3000):
+        fill_bitmasks([batch], mask, [0])
+        if not batch.accept_token(draw.choice((token(b"a"), token(b"b")))):
+            break
+    assert batch.error is not None
+    assert grammar.matcher().accept_token(token(b"a"))
