@@ -12,10 +12,12 @@ from typing import Any
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.formats import format_text
+from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import LATEST, Document, Schema, escape, shown
 from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
+FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
 
@@ -53,6 +55,7 @@ class Checker:
         self._waiting: list[Schema] = []
         self._before: dict[Schema, list[Schema]] = {}  # what leads to a schema
         self._hard: list[Schema] = []
+        self._combining: list[Schema] = []
 
     def run(self) -> None:
         """Check everything that the root reaches."""
@@ -67,15 +70,19 @@ class Checker:
                 raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
             size = len(self._waiting)
             self._check(node)
-            if not _HARD.isdisjoint(node.value):
+            many_patterns = len(node.value.get("patternProperties", ())) > FEW_PATTERNS
+            if many_patterns or not _HARD.isdisjoint(node.value):
                 self._hard.append(node)
+            elif not _COMBINING.isdisjoint(node.value):
+                self._combining.append(node)
             for inner in self._waiting[size:]:
                 self._before.setdefault(inner, []).append(node)
 
     def hard(self) -> set[Schema]:
         """The schemas that reach one whose enforceability shows only when it is worked out."""
         found: set[Schema] = set()
-        waiting = self._hard[:]
+        many = (node for node in self._combining if alternatives(node) > MANY)
+        waiting = [*self._hard, *many]
         while waiting:
             node = waiting.pop()
             if node not in found:
@@ -264,7 +271,7 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
-# Keywords that may turn out to need too many alternatives, or to be of no regular kind.
+# Keywords that may turn out to be of no regular kind.
 _HARD = frozenset(
     (
         "uniqueItems",
@@ -272,14 +279,10 @@ _HARD = frozenset(
         "unevaluatedProperties",
         "minProperties",
         "maxProperties",
-        "oneOf",
-        "not",
-        "if",
-        "dependencies",
-        "dependentSchemas",
-        "patternProperties",
     )
 )
+# Keywords whose combination may turn out to need too many alternatives.
+_COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",
