@@ -77,6 +77,8 @@ class ScheduleConfig:
     max_queue: int = 16384  # waiting requests before Overloaded
     ageing: float = 1.0  # priority gained for each second of waiting
     max_preemptions: int = 3  # after which a sequence is immune
+    jump_forward: bool = True  # draft text that a grammar forces; never changes results
+    prompt_lookup: bool = True  # draft what followed the same tokens before; likewise
 
     def __post_init__(self) -> None:
         _require(self.max_step_tokens >= 1, "max_step_tokens must be at least 1")

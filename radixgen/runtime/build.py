@@ -15,6 +15,7 @@ from radixgen.kernels import library
 from radixgen.model.fused import fits
 from radixgen.model.hub import resolve
 from radixgen.model.load import load_runner
+from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
 from radixgen.schedule.request import StopFactory, StopWatch
@@ -59,7 +60,7 @@ def build_engine(config: RuntimeConfig) -> Built:
         check=config.check,
     )
     return Built(
-        engine=Engine(scheduler, runner, grammar_pool(tokenizer)),
+        engine=Engine(scheduler, runner, grammar_pool(tokenizer), drafter(config, tokenizer)),
         model=str(files.path),
         vocab_size=runner.vocab_size,
         max_context=scheduler.max_known,
@@ -79,6 +80,14 @@ def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
         return GrammarCompiler(vocabulary)
 
     return GrammarPool(make_compiler)
+
+
+def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
+    """What guesses tokens ahead, unless both ways to are switched off."""
+    jump_forward, prompt_lookup = config.schedule.jump_forward, config.schedule.prompt_lookup
+    if not (jump_forward or prompt_lookup):
+        return None
+    return Drafter(tokenizer, jump_forward=jump_forward, prompt_lookup=prompt_lookup)
 
 
 def stop_factory(tokenizer: Tokenizer) -> StopFactory:

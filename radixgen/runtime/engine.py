@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.messages import GenerateRequest, RequestFailed, ScoreRequest
+from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.grammar_pool import GrammarPool, fill_masks, make_matcher
 from radixgen.runtime.stats import EngineStats
 from radixgen.schedule.request import Event, Request
@@ -48,6 +49,7 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         grammars: GrammarPool | None = None,
+        drafter: Drafter | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -56,6 +58,7 @@ class Engine:
         self.grammars = grammars
         self._clock = clock
         self._stats = EngineStats()
+        self._drafter = scheduler.planner.drafter = drafter
 
     @property
     def has_work(self) -> bool:
@@ -138,6 +141,14 @@ class Engine:
 
     def _run(self, batch: ScheduledBatch) -> StepResult:
         """The forward pass; masks are written while it runs."""
+        started = self._clock()
+        result = self._compute(batch)
+        num_rows = sum(1 + row.num_drafts for row in batch.rows)
+        if self._drafter is not None and num_rows == batch.num_tokens:  # no prefill in it
+            self._drafter.costs.add(num_rows, self._clock() - started)
+        return result
+
+    def _compute(self, batch: ScheduledBatch) -> StepResult:
         masks = self.scheduler.masks
         if not masks:
             return self.runner.run(batch)
@@ -147,7 +158,8 @@ class Engine:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start and gauges of now; units are in the names."""
-        return self.scheduler.stats() | self._stats.values()
+        drafts = {} if self._drafter is None else self._drafter.stats()
+        return self.scheduler.stats() | self._stats.values() | drafts
 
     def _fail_step(self, error: Exception) -> list[Event]:
         """The forward pass failed: its requests end, the others go on."""

@@ -66,7 +66,7 @@ class StopRules:
                 f"token {token_id} after {len(sequence.outputs) - 1} output tokens breaks the "
                 "request's grammar, although the mask should have ruled it out"
             )
-        return matcher.is_terminated()
+        return matcher.is_finished()
 
     def max_drafts(self, sequence: SequenceState) -> int:
         """Drafts that could all be used before a limit ends the sequence."""

@@ -14,7 +14,7 @@ from radixgen.schedule.marks import MIN_SHARED_TOKENS, Depths, Marks
 from radixgen.schedule.memory import Memory
 from radixgen.schedule.outputs import StopRules
 from radixgen.schedule.policy import make_queue
-from radixgen.schedule.request import Request, SequenceState, Status
+from radixgen.schedule.request import Drafter, Request, SequenceState, Status
 from radixgen.schedule.step import Step, total_pages_missing
 
 MAX_DRAFTS = 32  # a sequence and step
@@ -32,6 +32,7 @@ class Planner:
         self.running: list[SequenceState] = []  # in order of entry
         self.forks: deque[SequenceState] = deque()  # of admitted requests; they enter first
         self.min_shared_tokens = MIN_SHARED_TOKENS
+        self.drafter: Drafter | None = None
         self.marks = Marks(memory.page_size)
         self.queue = make_queue(config, self.marks)
         self.counters: dict[str, float] = {"preemptions": 0, "held_twins": 0}
@@ -149,17 +150,25 @@ class Planner:
         """Guesses take what is left of the budget and of the pages, and push nobody out."""
         for row in list(step.rows.values()):
             sequence = row.sequence
-            propose = sequence.request.propose
-            if propose is None or not row.samples or step.left <= 0:
-                continue
             limit = min(step.left, self.rules.max_drafts(sequence), MAX_DRAFTS)
+            if limit <= 0 or not row.samples:
+                continue
             try:
-                drafts = list(propose(sequence.tokens, limit))[:limit] if limit > 0 else []
+                drafts = self._guess(sequence, limit, len(step.rows))[:limit]
             except Exception as error:  # the request's own
                 self._failed.append((sequence, error))
                 continue
-            room = self.memory.grow(sequence, row.num_tokens + len(drafts)) - row.num_tokens
-            step.add_drafts(sequence, drafts[: max(room, 0)])
+            if drafts:
+                room = self.memory.grow(sequence, row.num_tokens + len(drafts)) - row.num_tokens
+                step.add_drafts(sequence, drafts[: max(room, 0)])
+
+    def _guess(self, sequence: SequenceState, limit: int, num_rows: int) -> list[int]:
+        """By the request's own proposer if it has one, else by the runtime's."""
+        if sequence.request.propose is not None:
+            return list(sequence.request.propose(sequence.tokens, limit))
+        if self.drafter is not None:
+            return list(self.drafter.propose(sequence, limit, num_rows))
+        return []
 
     # ---- giving way ----
 

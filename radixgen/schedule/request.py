@@ -25,7 +25,21 @@ class GrammarMatcher(Protocol):
     def accept_token(self, token_id: int, /) -> bool: ...
     def fill_bitmask(self, bitmask: Any, row: int, budget: int | None = None) -> None: ...
     def rollback(self, num_tokens: int, /) -> None: ...
-    def is_terminated(self) -> bool: ...
+    def is_finished(self) -> bool:
+        """Whether the text is over: ended, or complete with nothing that may follow."""
+        ...
+
+
+class Drafter(Protocol):
+    """Guesses what follows in any sequence. What it guesses changes the number of steps only."""
+
+    def propose(self, sequence: "SequenceState", limit: int, num_rows: int) -> Sequence[int]:
+        """At most `limit` tokens; `num_rows`: sequences in the step."""
+        ...
+
+    def learn(self, sequence: "SequenceState", drafts: Sequence[int], num_accepted: int) -> None:
+        """What became of the tokens proposed last, or of the first of them."""
+        ...
 
 
 MatcherFactory = Callable[[], GrammarMatcher]
@@ -148,6 +162,7 @@ class SequenceState:
     outputs: "array[int]" = field(default_factory=lambda: array("i"))
     given_logprobs: list[TokenLogprob] = field(default_factory=list)
     given_from: int | None = None  # first position whose log-probability is wanted
+    drafting: object = None  # what the drafter remembers of this sequence
 
     # pages
     num_computed: int = 0

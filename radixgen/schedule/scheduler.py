@@ -45,6 +45,7 @@ _COUNTERS = (
     "computed_tokens",
     "generated_tokens",
     "accepted_drafts",
+    "verified_drafts",
     "copied_pages",
     "finished_requests",
     "failed_requests",
@@ -285,6 +286,7 @@ class Scheduler:
         if planned.samples:
             sequence.num_computed += len(row.token_ids) - 1
             taken = self._take_tokens(sequence, row)
+            self._learn(planned, row)
         elif sequence.num_left == 0:
             taken = Taken(0, FinishReason.LENGTH)
         if prefilled:
@@ -306,6 +308,12 @@ class Scheduler:
         if request.first_token is None:
             request.first_token = self._clock()
         return taken
+
+    def _learn(self, planned: PlannedRow, row: RowResult) -> None:
+        drafter, request = self.planner.drafter, planned.sequence.request
+        self._counts["verified_drafts"] += len(planned.drafts)
+        if drafter is not None and planned.drafts and request.propose is None:
+            drafter.learn(planned.sequence, planned.drafts, len(row.token_ids) - 1)
 
     def _report(self, sequence: SequenceState, row: RowResult, taken: Taken) -> None:
         if sequence.is_scored:
@@ -376,8 +384,9 @@ class Scheduler:
     def _fail(self, request: Request, error: Exception) -> None:
         code = error.code if isinstance(error, RadixgenError) else RadixgenError.code
         message = str(error) or type(error).__name__
+        param = error.param if isinstance(error, InvalidRequest) else None
         self._counts["failed_requests"] += 1
-        self._close(request, RequestFailed(request.rid, code, message), keep=False)
+        self._close(request, RequestFailed(request.rid, code, message, param), keep=False)
 
     def _close(self, request: Request, event: Event, *, keep: bool = True) -> None:
         """The request's one terminal event; its pages go, once no step uses them."""

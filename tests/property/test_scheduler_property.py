@@ -40,7 +40,7 @@ class Endless:
 
     def fill_bitmask(self, bitmask: object, row: int, budget: int | None = None) -> None: ...
     def rollback(self, num_tokens: int) -> None: ...
-    def is_terminated(self) -> bool:
+    def is_finished(self) -> bool:
         return False
 
 

@@ -97,7 +97,7 @@ class CountingMatcher:
     def rollback(self, num_tokens: int) -> None:
         self.left += num_tokens
 
-    def is_terminated(self) -> bool:
+    def is_finished(self) -> bool:
         return self.left == 0
 
 

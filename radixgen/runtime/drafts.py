@@ -1,0 +1,359 @@
+"""Guesses of what follows, to be verified in one pass: text a grammar forces, text seen before.
+
+    known tokens -> forced by the grammar?  its bytes, spelled as the tokenizer would  -> drafts
+                 -> seen before?            what followed there, as far as it fits     -> drafts
+
+A guess changes the number of steps, never a token: the runner draws at every position what it would
+have drawn anyway and keeps the drafts that equal it. So this module may guess as it likes, and it
+weighs what a guess costs (a row of the step, measured) against its chance (measured too, by kind).
+Knows sequences, matchers and a tokenizer; no tensors and no pages.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import accumulate
+from typing import Protocol
+
+from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.schedule.request import SequenceState
+
+MAX_TAIL = 16  # tokens of the text so far that are spelled again together with forced text
+MAX_FORCED = 400  # bytes of it looked at in one step
+MAX_COPY = 16  # tokens copied from one place
+MAX_SEARCHED = 1 << 15  # last tokens of a text in which earlier ones are sought
+MAX_SPELLINGS = 4096  # kept
+
+
+class Kind(IntEnum):
+    """Where a guess comes from; each has its own record of success."""
+
+    FORCED = 0  # spells text that the grammar forces
+    EDGE = 1  # the last token of such text, which may merge with what follows
+    HABIT = 2  # how the model itself spelled the same text the last time
+    COPY_LONG = 3  # followed the same LONG tokens before
+    COPY_SHORT = 4  # followed the same SHORT tokens before
+
+
+LONG, SHORT = 4, 2
+_PRIORS = (0.9, 0.6, 0.9, 0.6, 0.3)  # by kind
+_PRIOR_WEIGHT = 4.0
+_MEMORY = 0.98  # of a record, kept with each further guess
+_PATIENCE = 64  # guesses not worth making before one token is tried all the same
+
+
+@dataclass(slots=True)
+class Chance:
+    """How often guesses of a kind were right of late, starting from a belief."""
+
+    prior: float
+    right: float = 0.0
+    tried: float = 0.0
+    passed_over: int = 0
+
+    @property
+    def rate(self) -> float:
+        return (self.right + _PRIOR_WEIGHT * self.prior) / (self.tried + _PRIOR_WEIGHT)
+
+    def count(self, is_right: bool) -> None:
+        self.right = _MEMORY * self.right + is_right
+        self.tried = _MEMORY * self.tried + 1
+
+    def pass_over(self) -> bool:
+        """A guess was not worth making; True when one is due all the same, to see if it is now."""
+        self.passed_over = (self.passed_over + 1) % _PATIENCE
+        return self.passed_over == 0
+
+
+class StepCosts:
+    """Seconds of a step as `fixed` + rows times `row`, by least squares that forget.
+
+    One row more costs little where a step is bound by reading weights, and a full share where it is
+    bound by arithmetic. Until steps of different sizes have been seen, a row is taken to cost
+    `ROW_SHARE` of the fixed part.
+    """
+
+    ROW_SHARE = 0.1
+    MEMORY = 0.99
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of weights, rows, seconds, rows squared, rows times seconds
+
+    def add(self, num_rows: int, seconds: float) -> None:
+        sample = (1.0, num_rows, seconds, num_rows * num_rows, num_rows * seconds)
+        self._sums = [self.MEMORY * s + x for s, x in zip(self._sums, sample, strict=True)]
+
+    def row_share(self) -> float:
+        """Seconds of one row more, as a share of a step's fixed part."""
+        weight, rows, seconds, squares, products = self._sums
+        spread = weight * squares - rows * rows
+        if weight < 8 or spread < 0.1 * weight * weight:
+            return self.ROW_SHARE
+        row = (weight * products - rows * seconds) / spread
+        fixed = (seconds - row * rows) / weight
+        return min(max(row / fixed, 0.002), 10.0) if fixed > 0 else 10.0
+
+    def least_chance(self, num_sequences: int) -> float:
+        """A draft pays when it is right at least this often: it costs a row, and saves, when right,
+        a row and its sequence's share of a step."""
+        row = self.row_share()
+        return row / (row + 1 / num_sequences)
+
+
+class Text(Protocol):
+    """What is needed of a tokenizer."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    def token_bytes(self, token_id: int, special_text: bool = False) -> bytes: ...
+
+
+class Speller:
+    """Spells text that must follow as the tokenizer would spell it in its place."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._known: OrderedDict[tuple[tuple[int, ...], bytes], list[int]] = OrderedDict()
+
+    def spell(self, known: Sequence[int], forced: bytes) -> list[int]:
+        """The tokens of `forced` behind `known`; [] where no token begins between the two."""
+        key = (self._tail(known), forced)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._spell(*key)
+            if len(self._known) > MAX_SPELLINGS:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+    def _tail(self, known: Sequence[int]) -> tuple[int, ...]:
+        """The last tokens, from one that begins a word: what is before has no say in how a
+        tokenizer that splits text into words spells what comes behind."""
+        tail: list[int] = []
+        for token in reversed(known[-MAX_TAIL:]):
+            piece = self._text.token_bytes(token)
+            if not piece:
+                break
+            tail.append(token)
+            if piece[:1] == b" " and piece.strip():
+                break
+        return tuple(reversed(tail))
+
+    def _spell(self, tail: tuple[int, ...], forced: bytes) -> list[int]:
+        before = b"".join(map(self._text.token_bytes, tail))
+        for context in (before, b"\n"):  # the second: where the text so far is spelled otherwise
+            tokens = self._behind(context, forced)
+            if tokens:
+                return tokens
+        return []
+
+    def _behind(self, context: bytes, forced: bytes) -> list[int]:
+        try:
+            text = (context + forced).decode()
+        except UnicodeDecodeError as error:
+            if error.start <= len(context) or error.end < len(context + forced):
+                return []
+            text = (context + forced)[: error.start].decode()  # it ends within a character
+        ids = self._text.encode(text, False)
+        pieces = [self._text.token_bytes(token) for token in ids]
+        # Some vocabularies put a blank before a text: count from the end.
+        ends = list(
+            accumulate(map(len, pieces), initial=len(text.encode()) - sum(map(len, pieces)))
+        )
+        return ids[ends.index(len(context)) :] if len(context) in ends else []
+
+
+class Habits:
+    """How the model spelled forced text behind a token, once it has: not always as a tokenizer
+    would, above all where the text surprises it."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._known: OrderedDict[tuple[int, bytes], list[int]] = OrderedDict()
+
+    def spell(self, last: int, forced: bytes) -> list[int]:
+        """The tokens of the last time, without one that went beyond the forced text."""
+        return self._known.get((last, forced), [])
+
+    def is_over(self, forced: bytes, tokens: Sequence[int]) -> bool:
+        """Whether `tokens` have left the text that was forced when they began."""
+        return not forced.startswith(b"".join(map(self._text.token_bytes, tokens)))
+
+    def learn(self, last: int, forced: bytes, tokens: Sequence[int]) -> None:
+        """`tokens` followed `last` where `forced` had to; also noted from each token on."""
+        inside: list[tuple[int, bytes]] = []
+        for token in tokens:
+            piece = self._text.token_bytes(token)
+            if not piece or not forced.startswith(piece):
+                break
+            inside.append((last, forced))
+            last, forced = token, forced[len(piece) :]
+        for place, key in enumerate(inside):
+            self._known[key] = list(tokens[place : len(inside)])
+            self._known.move_to_end(key)
+        while len(self._known) > MAX_SPELLINGS:
+            self._known.popitem(last=False)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of a sequence: its own record, the kinds of its last drafts, and where
+    forced text began that is not all written yet."""
+
+    chances: list[Chance]
+    kinds: list[Kind] = field(default_factory=list)
+    forced_at: int = 0
+    forced: bytes = b""
+
+
+class Drafter:
+    """See `radixgen.schedule.request.Drafter`. `jump_forward` drafts text that a grammar forces,
+    `prompt_lookup` what followed the same tokens before, in prompt or output (A. Saxena, Prompt
+    Lookup Decoding, 2023)."""
+
+    def __init__(
+        self, text: Text, *, jump_forward: bool = True, prompt_lookup: bool = True
+    ) -> None:
+        self.costs = StepCosts()
+        self.chances = [Chance(prior) for prior in _PRIORS]
+        self.verified = [0] * len(Kind)
+        self.accepted = [0] * len(Kind)
+        self._speller = Speller(text)
+        self._habits = Habits(text)
+        self._jump_forward = jump_forward
+        self._prompt_lookup = prompt_lookup
+
+    def propose(self, sequence: SequenceState, limit: int, num_rows: int) -> list[int]:
+        """At most `limit` tokens that are worth a row each in a step of `num_rows` sequences."""
+        memory = self._memory(sequence)
+        self._note_habit(memory, sequence.tokens)
+        guess = _Guess(sequence, limit, self.costs.least_chance(num_rows), memory)
+        while self._extend(guess):
+            pass
+        memory.kinds = guess.kinds
+        return guess.drafts
+
+    def learn(self, sequence: SequenceState, drafts: Sequence[int], num_accepted: int) -> None:
+        """Count the accepted drafts and the first refused one; those behind it say nothing."""
+        memory = self._memory(sequence)
+        for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):
+            is_right = place < num_accepted
+            self.chances[kind].count(is_right)
+            memory.chances[kind].count(is_right)
+            self.verified[kind] += 1
+            self.accepted[kind] += is_right
+
+    def stats(self) -> dict[str, float]:
+        """Drafts looked at and accepted, by kind, and what a row costs."""
+        found: dict[str, float] = {"draft_row_share": self.costs.row_share()}
+        for kind in Kind:
+            found[f"verified_{kind.name.lower()}_drafts"] = self.verified[kind]
+            found[f"accepted_{kind.name.lower()}_drafts"] = self.accepted[kind]
+        return found
+
+    def _memory(self, sequence: SequenceState) -> Memory:
+        memory = sequence.drafting
+        if not isinstance(memory, Memory):
+            memory = Memory([Chance(chance.rate) for chance in self.chances])
+            sequence.drafting = memory
+        return memory
+
+    def _note_habit(self, memory: Memory, known: "array[int]") -> None:
+        """Learn how the text was spelled that was forced a while ago, once it is written."""
+        written = known[memory.forced_at :]
+        if memory.forced and self._habits.is_over(memory.forced, written):
+            self._habits.learn(known[memory.forced_at - 1], memory.forced, written)
+            memory.forced = b""
+
+    def _spell(self, guess: "_Guess", forced: bytes) -> tuple[list[int], list[Kind]]:
+        memory = guess.memory
+        if not memory.forced and not guess.drafts:
+            memory.forced, memory.forced_at = forced, guess.num_known
+        tail = guess.last(MAX_TAIL)
+        habit = self._habits.spell(tail[-1], forced)
+        if habit:
+            return habit, [Kind.HABIT] * len(habit)
+        tokens = self._speller.spell(tail, forced)
+        return tokens, [Kind.FORCED] * (len(tokens) - 1) + [Kind.EDGE] * (len(tokens) > 0)
+
+    def _extend(self, guess: "_Guess") -> bool:
+        """Add one run of drafts; False when there is no more to add."""
+        if self._jump_forward and guess.matcher is not None:
+            forced = guess.matcher.forced_bytes()[:MAX_FORCED]
+            if forced:
+                return guess.add(*self._spell(guess, forced))
+        if not self._prompt_lookup:
+            return False
+        for length, kind in ((LONG, Kind.COPY_LONG), (SHORT, Kind.COPY_SHORT)):
+            if not guess.is_worth(kind):
+                continue
+            tokens = guess.seen_before(length)
+            if tokens:
+                return guess.add(tokens, [kind] * len(tokens))
+        return False
+
+
+class _Guess:
+    """Drafts while they are put together; the sequence's matcher stays where it is."""
+
+    def __init__(self, sequence: SequenceState, limit: int, least: float, memory: Memory) -> None:
+        self.memory = memory
+        self.drafts: list[int] = []
+        self.kinds: list[Kind] = []
+        matcher = sequence.matcher
+        self.matcher = matcher.fork() if isinstance(matcher, GrammarMatcher) else None
+        self._known = sequence.tokens
+        self.num_known = len(sequence.tokens)
+        self._limit = limit
+        self._least = least
+        self._chances = memory.chances
+        self._chance = 1.0
+        self._is_trial = False
+        self._data: bytearray | None = None  # the last tokens, drafts included
+
+    def is_worth(self, kind: Kind) -> bool:
+        """Whether one more guess of a kind is likely enough to be used."""
+        if self._chance * self._chances[kind].rate >= self._least:
+            return True
+        if self.drafts:
+            return False
+        self._is_trial = self._is_trial or self._chances[kind].pass_over()
+        return self._is_trial
+
+    def add(self, tokens: Sequence[int], kinds: Sequence[Kind]) -> bool:
+        """Append tokens while they fit and pay; whether all did, so that more may follow."""
+        for token, kind in zip(tokens, kinds, strict=True):
+            if len(self.drafts) == self._limit or not self.is_worth(kind):
+                return False
+            if self.matcher is not None and not self.matcher.accept_token(token):
+                return False
+            self.drafts.append(token)
+            self.kinds.append(kind)
+            self._chance *= self._chances[kind].rate
+            if self._data is not None:
+                self._data += array("i", (token,)).tobytes()
+        return len(tokens) > 0
+
+    def last(self, count: int) -> list[int]:
+        missing = max(count - len(self.drafts), 0)
+        return [*(self._known[-missing:] if missing else ()), *self.drafts[-count:]]
+
+    def seen_before(self, length: int) -> list[int]:
+        """What followed the last occurrence of the last `length` tokens before this one."""
+        if self._data is None:
+            known = self._known[-MAX_SEARCHED:]
+            self._data = bytearray(known.tobytes() + array("i", self.drafts).tobytes())
+        data, width = self._data, self._known.itemsize
+        pattern = bytes(data[-length * width :])
+        end = len(data) - width
+        while len(pattern) == length * width:
+            at = data.rfind(pattern, 0, max(end, 0))
+            if at < 0:
+                break
+            if at % width == 0:
+                start = at + len(pattern)
+                return array("i", bytes(data[start : start + MAX_COPY * width])).tolist()
+            end = at + len(pattern) - 1
+        return []

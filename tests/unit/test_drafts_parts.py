@@ -1,0 +1,166 @@
+"""The parts of drafting: how forced text is spelled, what was seen before, what a guess costs."""
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+
+from radixgen.runtime.drafts import Chance, Drafter, Habits, Speller, StepCosts
+from radixgen.schedule.request import Request, SequenceState
+
+WORDS = [b"", b" ", b'"', b'":', b": ", b" the", b"the", b"n", b"name", b"na", b"me", b"\n"]
+WORDS += [bytes([b]) for b in range(256) if bytes([b]) not in WORDS]
+
+
+class Words:
+    """Longest token first; a special token (0) has no bytes. `blank`: as sentencepiece does, a
+    blank is put before every text."""
+
+    def __init__(self, blank: bool = False) -> None:
+        self.blank = blank
+        self.num_encoded = 0
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        self.num_encoded += 1
+        data, found = b" " * self.blank + text.encode(), []
+        while data:
+            piece = next(data[:n] for n in range(4, 0, -1) if data[:n] in WORDS)
+            found.append(WORDS.index(piece))
+            data = data[len(piece) :]
+        return found
+
+    def token_bytes(self, token_id: int, special_text: bool = False) -> bytes:
+        return WORDS[token_id]
+
+
+def ids(*words: str) -> list[int]:
+    return [WORDS.index(word.encode()) for word in words]
+
+
+def test_forced_text_is_spelled_as_the_whole_text_would_be() -> None:
+    speller = Speller(Words())
+    assert speller.spell(ids(" the", '"'), b'name":') == ids("name", '":')
+    assert speller.spell([], b"name") == ids("name")
+    assert speller.spell([*ids("the"), 0], b"the") == ids("the")
+
+
+def test_text_whose_beginning_is_spelled_otherwise_is_spelled_alone() -> None:
+    # All of it is `name`, so no token begins behind `n`: what follows is spelled by itself.
+    assert Speller(Words()).spell(ids("n"), b"ame") == ids("a", "me")
+
+
+def test_a_blank_that_a_vocabulary_puts_before_a_text_is_no_part_of_it() -> None:
+    assert Speller(Words(blank=True)).spell(ids('"'), b"the") == ids("the")
+    assert Speller(Words(blank=True)).spell([], b"the") == ids("the")
+
+
+def test_forced_text_that_ends_within_a_character_is_cut_there() -> None:
+    assert Speller(Words()).spell(ids('"'), b"name\xc3") == ids("name")
+    assert Speller(Words()).spell(ids('"'), b"\xc3") == []
+    assert Speller(Words()).spell([WORDS.index(b"\xc3")], b"\xa9") == [WORDS.index(b"\xa9")]
+    assert Speller(Words()).spell([WORDS.index(b"\xa9")], b"name") == ids("name")
+
+
+def test_spellings_are_kept() -> None:
+    words = Words()
+    speller = Speller(words)
+    for _ in range(3):
+        speller.spell(ids('"'), b"name")
+    assert words.num_encoded == 1
+
+
+def test_habits_are_known_from_every_token_on() -> None:
+    habits = Habits(Words())
+    written = ids("na", "me", '":')
+    assert not habits.is_over(b'name":', written[:2])
+    assert habits.is_over(b'name"', written)
+    habits.learn(5, b'name"', written)
+    assert habits.spell(5, b'name"') == ids("na", "me"), "the last went beyond what was forced"
+    assert habits.spell(WORDS.index(b"na"), b'me"') == ids("me")
+    assert habits.spell(6, b'name"') == []
+
+
+def sequence_of(tokens: Sequence[int]) -> SequenceState:
+    request = Request("r", array("i", tokens))
+    return SequenceState(request, 0, array("i", tokens), len(tokens), 0)
+
+
+def test_what_followed_the_same_tokens_last_is_proposed() -> None:
+    drafter = Drafter(Words())
+    assert drafter.propose(sequence_of([1, 2, 3, 4, 8, 9, 1, 2, 3, 4]), 3, 1) == [8, 9, 1]
+    assert drafter.propose(sequence_of([1, 2, 7, 3, 1, 2, 8, 3, 1, 2]), 1, 1) == [8], "the latest"
+    assert drafter.propose(sequence_of([5, 6, 7]), 5, 1) == []
+    assert drafter.propose(sequence_of([5]), 5, 1) == []
+    assert drafter.propose(sequence_of([4, 4, 4, 4, 4]), 3, 1) == [4] * 3
+
+
+def test_only_whole_tokens_match() -> None:
+    # The bytes of (1 << 8, 2 << 8) are those of (1, 2) one byte further on.
+    assert Drafter(Words()).propose(sequence_of([1 << 8, 2 << 8, 3, 1, 2]), 4, 1) == []
+
+
+def test_drafts_that_are_always_wrong_stop_and_are_tried_again() -> None:
+    drafter = Drafter(Words())
+    sequence = sequence_of([1, 2, 3, 4, 8, 9, 1, 2, 3, 4])
+    lengths = []
+    for _ in range(600):
+        drafts = drafter.propose(sequence, 8, 4)
+        lengths.append(len(drafts))
+        if drafts:
+            drafter.learn(sequence, drafts, 0)
+    assert lengths[0] > 0
+    assert sum(map(bool, lengths)) < 40, "off most of the time"
+    assert any(lengths[100:]), "but looked at again"
+
+
+def test_drafts_that_are_always_right_grow() -> None:
+    drafter = Drafter(Words())
+    sequence = sequence_of([1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4])
+    first = drafter.propose(sequence, 16, 4)
+    for _ in range(60):
+        drafts = drafter.propose(sequence, 16, 4)
+        drafter.learn(sequence, drafts, len(drafts))
+    assert 0 < len(first) < len(drafts) == 16
+
+
+def test_what_does_not_pay_in_a_large_batch_is_tried_now_and_then() -> None:
+    drafter = Drafter(Words())
+    sequence = sequence_of([1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4])
+    assert drafter.propose(sequence, 16, 64) == []
+    for _ in range(3000):
+        drafts = drafter.propose(sequence, 16, 64)
+        if drafts:
+            drafter.learn(sequence, drafts, len(drafts))
+    assert len(drafts) > 1, "it turned out to be worth it"
+
+
+def test_refused_drafts_say_nothing_of_those_behind_them() -> None:
+    drafter = Drafter(Words())
+    sequence = sequence_of([1, 2, 3, 4, 8, 9, 7, 1, 2, 3, 4])
+    drafts = drafter.propose(sequence, 3, 1)
+    drafter.learn(sequence, drafts, 1)
+    stats = drafter.stats()
+    assert (stats["verified_copy_long_drafts"], stats["accepted_copy_long_drafts"]) == (2, 1)
+
+
+def test_costs_are_fitted_and_guessed_until_then() -> None:
+    costs = StepCosts()
+    assert costs.row_share() == StepCosts.ROW_SHARE
+    for _ in range(50):
+        costs.add(1, 0.010)
+    assert costs.row_share() == StepCosts.ROW_SHARE, "steps of one size tell no slope"
+    for rows in [1, 2, 5, 9] * 20:
+        costs.add(rows, 0.008 + 0.002 * rows)
+    assert costs.row_share() == pytest.approx(0.25, rel=0.1)
+    assert costs.least_chance(1) == pytest.approx(0.2, rel=0.1)
+    assert costs.least_chance(64) > 0.9, "in a large batch a row saves little but a row"
+
+
+def test_a_chance_starts_as_a_belief() -> None:
+    chance = Chance(0.5)
+    assert chance.rate == 0.5
+    for _ in range(100):
+        chance.count(True)
+    assert chance.rate > 0.9
+    trials = [chance.pass_over() for _ in range(256)]
+    assert sum(trials) == 4
