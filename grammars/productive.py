@@ -12,8 +12,10 @@ from radixgen.grammars.derivative import facts, is_empty
 from radixgen.grammars.expr import (
     EMPTY,
     And,
+    Bytes,
     Concat,
     Expr,
+    Literal,
     Node,
     Not,
     Repeat,
@@ -32,6 +34,9 @@ Known = dict[Expr, bool]
 
 def is_productive(node: Node) -> bool:
     """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided."""
+    if isinstance(node, Rule) and node.productive is None and _is_plain(node.body()):
+        node.productive = True
+        return True
     proof = _Proof()
     try:
         if proof.holds(node):
@@ -40,6 +45,22 @@ def is_productive(node: Node) -> bool:
         pass
     _settle(node, proof.known)
     return _holds_now(node, proof.known)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a look at the node alone shows that it derives something, as most rules do."""
+    match node:
+        case Rule():
+            return node.productive is True
+        case Literal() | Bytes():
+            return True
+        case Concat():
+            return all(_is_plain(part) for part in node.args)
+        case Union():
+            return any(_is_plain(part) for part in node.args)
+        case Repeat():
+            return node.low == 0 or _is_plain(node.item)
+    return False
 
 
 class _Proof:

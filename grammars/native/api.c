@@ -7,7 +7,7 @@
 
 /* Run the rest of the function under a guard; a fault returns from it. Guards nest, because a rule
    is expanded by a call back into Python, which adds nodes. */
-enum { FUEL = 20000000, MAX_GROWTH = 64 << 20 };
+enum { FUEL = 8000000, MAX_GROWTH = 64 << 20 };
 
 /* What one call may do: so much work, and so many more bytes. */
 static void start_call(Engine *e) {
