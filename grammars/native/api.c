@@ -103,10 +103,12 @@ EXPORT void rx_free(Engine *e) {
         e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,
         e->stacks.p,  e->states.p, e->sets.p,    e->merges.p, e->items.p, e->maps.p,    e->map_masks.p, e->nexts.p,
         e->records.p, e->rows.p,   e->toggles.p, e->slices.p, e->waiting.p, e->found.p,    e->after.p,
-        e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p,
-        e->node_table.p, e->mask_table.p, e->stack_table.p, e->set_table.p, e->merge_table.p, e->map_table.p,
-        e->derivative_table.p, e->row_table.p};
+        e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p};
     for (u32 i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
+                       &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table};
+    for (u32 i = 0; i < sizeof tables / sizeof *tables; i++)
+        for (u32 k = 0; k < NUM_SHARDS; k++) free(tables[i]->shards[k].p);
     free(e);
 }
 

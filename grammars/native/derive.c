@@ -68,7 +68,7 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     u32 hash = mix(mix(node, 0x2545F4u), byte);
     u64 key = (u64)node << 8 | byte;
     PROBE(e->derivative_table, hash, i) {
-        Slot s = e->derivative_table.p[i];
+        Slot s = *slot_at(&e->derivative_table, hash, i);
         if (s.hash == hash && e->derivatives.p[2 * (s.id - 1)] == key)
             return (u32)e->derivatives.p[2 * (s.id - 1) + 1];
     }

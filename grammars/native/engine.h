@@ -25,7 +25,10 @@ typedef int32_t i32;
 #define VEC(T) struct { T *p; u32 n, cap; }
 
 typedef struct { u32 hash, id; } Slot;               /* id + 1; 0 is free */
-typedef struct { Slot *p; u32 mask, n; } Table;
+typedef struct { Slot *p; u32 mask, n; } Shard;
+enum { NUM_SHARDS = 64 };
+typedef struct { Shard shards[NUM_SHARDS]; } Table;  /* by the top bits: one grows at a time, so no
+                                                        call pays for all of a large table */
 
 /* ---- nodes ----------------------------------------------------------------------------- */
 enum Kind { K_EMPTY, K_EPS, K_SET, K_LIT, K_CAT, K_ALT, K_REP, K_AND, K_NOT, K_WORDS, K_RULE };
@@ -186,8 +189,13 @@ static inline void spend(Engine *e, u64 work) {
         RESERVE(e, v, 1);                                                                         \
         (v).p[(v).n++] = (x);                                                                     \
     } while (0)
-#define PROBE(t, h, i)                                                                            \
-    for (u32 i = (t).p ? (h) & (t).mask : 0; (t).p && (t).p[i].id; i = (i + 1) & (t).mask)
+/* The slots where a hash may be, until a free one. */
+static inline const Slot *slot_at(const Table *t, u32 hash, u32 i) {
+    static const Slot none = {0, 0};
+    const Shard *s = &t->shards[hash >> 26];
+    return s->p ? &s->p[i & s->mask] : &none;
+}
+#define PROBE(t, h, i) for (u32 i = (h); slot_at(&(t), h, i)->id; i++)
 
 static inline u32 mix(u32 h, u32 x) {
     h = (h ^ x) * 0x9E3779B1u;

@@ -72,7 +72,7 @@ u32 add_row(Engine *e, const u32 *words) {
     u32 n = e->trie.num_words, hash = n;
     for (u32 i = 0; i < n; i++) hash = mix(hash, words[i]);
     PROBE(e->row_table, hash, i) {
-        Slot s = e->row_table.p[i];
+        Slot s = *slot_at(&e->row_table, hash, i);
         if (s.hash == hash && !memcmp(e->rows.p[s.id - 1], words, n * sizeof *words)) return s.id - 1;
     }
     u32 *copy = take(e, n * sizeof *words), id = e->rows.n;

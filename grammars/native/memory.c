@@ -27,8 +27,8 @@ void *take(Engine *e, size_t size) {
     return p;
 }
 
-static void table_grow(Engine *e, Table *t) {
-    u32 size = t->p ? (t->mask + 1) * 2 : 256;
+static void shard_grow(Engine *e, Shard *t) {
+    u32 size = t->p ? (t->mask + 1) * 2 : 16;
     charge(e, (size_t)size * sizeof(Slot) / (t->p ? 2 : 1));
     Slot *p = calloc(size, sizeof(Slot));
     if (!p) fail(e, OUT_OF_MEMORY);
@@ -43,8 +43,9 @@ static void table_grow(Engine *e, Table *t) {
     t->mask = size - 1;
 }
 
-void table_add(Engine *e, Table *t, u32 hash, u32 id) {
-    if (!t->p || t->n * 2 > t->mask) table_grow(e, t);
+void table_add(Engine *e, Table *table, u32 hash, u32 id) {
+    Shard *t = &table->shards[hash >> 26];
+    if (!t->p || t->n * 2 > t->mask) shard_grow(e, t);
     u32 i = hash & t->mask;
     while (t->p[i].id) i = (i + 1) & t->mask;
     t->p[i] = (Slot){hash, id + 1};

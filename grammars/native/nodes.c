@@ -41,7 +41,7 @@ static int same_node(const Engine *e, const Node *x, const Node *y, const u32 *l
 
 static u32 find_node(Engine *e, const Node *n, const u32 *list, u32 hash) {
     PROBE(e->node_table, hash, i) {
-        Slot s = e->node_table.p[i];
+        Slot s = *slot_at(&e->node_table, hash, i);
         if (s.hash == hash && same_node(e, &e->nodes.p[s.id - 1], n, list)) return s.id - 1;
     }
     return NONE;
@@ -72,7 +72,7 @@ static u32 intern_list(Engine *e, Node n, const u32 *list) {
 u32 make_mask(Engine *e, const Mask *m) {
     u32 hash = hash_bytes((const u8 *)m, sizeof *m);
     PROBE(e->mask_table, hash, i) {
-        Slot s = e->mask_table.p[i];
+        Slot s = *slot_at(&e->mask_table, hash, i);
         if (s.hash == hash && !memcmp(&e->masks.p[s.id - 1], m, sizeof *m)) return s.id - 1;
     }
     u32 id = e->masks.n;

@@ -12,7 +12,7 @@ enum { MAX_CONFIGURATIONS = 20000, MAX_MERGE_DEPTH = 10000 };
 static u32 make_stack(Engine *e, u32 head, u32 tail) {
     u32 hash = mix(mix(head, 0x6C8E95u), tail);
     PROBE(e->stack_table, hash, i) {
-        Slot s = e->stack_table.p[i];
+        Slot s = *slot_at(&e->stack_table, hash, i);
         if (s.hash == hash && e->stacks.p[s.id - 1].head == head && e->stacks.p[s.id - 1].tail == tail)
             return s.id - 1;
     }
@@ -68,7 +68,7 @@ static u32 make_set_of(Engine *e, const u32 *stacks, u32 n) {
     if (n == 1) return stacks[0];
     u32 hash = hash_ids(stacks, n);
     PROBE(e->set_table, hash, i) {
-        Slot s = e->set_table.p[i];
+        Slot s = *slot_at(&e->set_table, hash, i);
         StackSet t = e->sets.p[s.id - 1];
         if (s.hash == hash && t.count == n && !memcmp(e->lists.p + t.first, stacks, n * sizeof *stacks))
             return (s.id - 1) | IS_SET;
@@ -148,7 +148,7 @@ u32 merge_stacks(Engine *e, u32 *stacks, u32 n) {
     if (n == 1) return stacks[0];
     u32 hash = hash_ids(stacks, n);
     PROBE(e->merge_table, hash, i) {
-        Slot s = e->merge_table.p[i];
+        Slot s = *slot_at(&e->merge_table, hash, i);
         Merge m = e->merges.p[s.id - 1];
         if (s.hash == hash && m.count == n && !memcmp(e->lists.p + m.first, stacks, n * sizeof *stacks))
             return m.whole;
@@ -290,7 +290,7 @@ static u32 class_map(Engine *e, const Item *items, u32 n) {
     u32 hash = n;
     for (u32 i = 0; i < n; i++) hash = mix(hash, items[i].mask);
     PROBE(e->map_table, hash, i) {
-        Slot s = e->map_table.p[i];
+        Slot s = *slot_at(&e->map_table, hash, i);
         const u32 *key = e->map_masks.p + 3 * (s.id - 1);
         if (s.hash != hash || key[1] != n) continue;
         u32 j = 0;
