@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Report, arguments, table
-from benchmarks.workloads import WORKLOADS, Run, Scale
-from radixgen import CacheHint, Runtime
+from benchmarks.harness import Report, Spread, arguments, table
+from benchmarks.workloads import WORKLOADS, Run, Scale, words
+from radixgen import CacheHint, Runtime, function, gen
 from radixgen.lang.backends.local import LocalBackend
 from radixgen.lang.backends.protocol import Generation, Push, Scored
 from radixgen.lang.conversation import Conversation
@@ -80,7 +80,7 @@ class CountingBackend(LocalBackend):
 
     async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
         if self.forks:
-            ids, _ = conversation.branches(("", " "))
+            ids = self.worth_warming(conversation)
             if ids:
                 self._count(ids)
             await super().warm(conversation, options, hint)
@@ -137,6 +137,37 @@ def run_once(runtime: Runtime, run: Run, scale: Scale, *, forks: bool = True) ->
     return Outcome(programs, seconds, best_tokens=backend.best, **grown)
 
 
+@function
+def label(s: Any, head: str, item: str) -> None:
+    """A few tokens after a long constant beginning."""
+    s += head
+    s += item + gen("label", max_tokens=4, ignore_eos=True)
+
+
+def batch_against_generate(
+    runtime: Runtime, num: int, repeats: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of a batch of programs and of one `generate` of the same prompts, interleaved."""
+    rng = random.Random(SEED)
+    head = words(rng, 120) + "\n"
+    items = [words(rng, 8, 16) for _ in range(num)]
+    program = label.bind(head=head)
+    batches: list[float] = []
+    generates: list[float] = []
+    for _ in range(repeats):
+        runtime.flush_cache()
+        begin = time.perf_counter()
+        states = program.run_batch([(item,) for item in items], backend=runtime, temperature=0)
+        batches.append(time.perf_counter() - begin)
+        runtime.flush_cache()
+        begin = time.perf_counter()
+        prompts = [head + item for item in items]
+        results = runtime.generate(prompts, temperature=0, max_tokens=4, ignore_eos=True)
+        generates.append(time.perf_counter() - begin)
+        assert [s.text("label") for s in states] == [result.text for result in results]
+    return batches, generates
+
+
 @dataclass(frozen=True, slots=True)
 class Trio:
     """The three runs of a workload."""
@@ -147,6 +178,8 @@ class Trio:
 
 
 def measure(cached: Runtime, uncached: Runtime, run: Run, scale: Scale) -> Trio:
+    for runtime in (cached, uncached):  # compile the grammars, in small
+        run_once(runtime, run, replace(scale, out=1))
     return Trio(
         run_once(cached, run, scale),
         run_once(uncached, run, scale),
@@ -205,7 +238,7 @@ def main() -> int:
         model, scale = args.model, Scale(args.count or 4, 24)
         if args.quick:
             tiny = write_tiny_model(Path(folder), max_position_embeddings=8192)
-            model, scale = str(tiny), Scale(args.count or 3, 8)
+            model, scale = str(tiny), Scale(args.count or 2, 6)
         settings: dict[str, Any] = {"page_size": 16, "num_pages": 4096, "threads": 1}
         with (
             Runtime(model, **settings) as cached,
@@ -214,9 +247,15 @@ def main() -> int:
             found = {}
             for name in args.only:
                 found[name] = measure(cached, uncached, WORKLOADS[name][1], scale)
+            batch = batch_against_generate(cached, 200, 4 if args.quick else 5)
     show(found)
+    batches, generates = batch
+    print(f"\n200 prompts: run_batch {min(batches):.2f} s, generate {min(generates):.2f} s (best)")
     report = Report("programs", {"model": args.model or ("tiny" if args.quick else "embedded")})
     summarise(report, found)
+    report.results["run_batch"] = Spread.of(batches)
+    report.results["generate"] = Spread.of(generates)
+    report.at_most("run_batch of 200 over one generate", min(batches) / min(generates), 1.05)
     return report.finish()
 
 

@@ -125,7 +125,7 @@ def _tools(rng: random.Random) -> tuple[Callable[..., Any], ...]:
 
     def look_up(topic: Literal["rivers", "bridges", "markets"]) -> str:
         """What is known of a topic."""
-        return words(random.Random(f"{seed} {topic}"), 10, 60)
+        return words(random.Random(f"{seed} {topic}"), 10, 40)
 
     def count(item: Literal["letters", "words"]) -> int:
         """How many there are."""
@@ -140,10 +140,10 @@ def agents(backend: Any, rng: random.Random, scale: Scale) -> int:
         {
             "question": words(rng, 10, 20),
             "tools": tools,
-            "max_turns": rng.randint(5, 8),
+            "max_turns": rng.randint(5, 7),
             "thought_tokens": scale.out,
         }
-        for _ in range(2 * scale.count)
+        for _ in range(scale.count)
     ]
     return _batch(react, items, backend)
 

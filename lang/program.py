@@ -192,11 +192,12 @@ class Program:
 
     def _item(self, item: Mapping[str, Any] | Sequence[Any], index: int) -> dict[str, Any]:
         if isinstance(item, Mapping):
-            unknown = item.keys() - set(self.arg_names)
+            unknown = bool(item.keys() - set(self.arg_names))
             arguments = dict(item)
         elif isinstance(item, Sequence) and not isinstance(item, str):
-            unknown = set(item[len(self.arg_names) :])
-            arguments = dict(zip(self.arg_names, item, strict=False))
+            free = [name for name in self.arg_names if name not in self.bound]
+            unknown = bool(item[len(free) :])
+            arguments = dict(zip(free, item, strict=False))
         else:
             raise InvalidRequest(
                 f"item {index} is {type(item).__name__}: a dict or a tuple", "batch"

@@ -18,6 +18,8 @@ from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
 from radixgen.options import check_in_vocabulary, check_request_options
 from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
 
+MIN_WARM_CHARACTERS = 64  # of new text; for less a request of its own costs more than it saves
+
 
 class LocalBackend:
     """`client`, which belongs to `loop`."""
@@ -109,10 +111,17 @@ class LocalBackend:
         return Scored(scores, [[*prefix, *option] for option in rest], meta)
 
     async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
-        ids, _ = conversation.branches(("", " "))  # without the last token, which may yet change
+        ids = self.worth_warming(conversation)
         if ids:
             nothing = SamplingParams(max_tokens=0)
             await self.client.generate(ids, nothing, hint=hint, **_request_options(options))
+
+    def worth_warming(self, conversation: Conversation) -> list[int]:
+        """What `warm` computes: all but the last token, which may yet change; nothing when most of
+        it has been computed already, since the rest is sooner shared by the scheduler."""
+        if len(conversation.pending) < MIN_WARM_CHARACTERS:
+            return []
+        return conversation.branches(("", " "))[0]
 
     async def flush_cache(self) -> None:
         await self.client.flush_cache()

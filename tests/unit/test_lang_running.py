@@ -93,6 +93,7 @@ def test_run_batch_orders_and_isolates(backend: ScriptedBackend) -> None:
     assert str(states[2].error()) == "two"
     assert ("warm", "p" * 100) in backend.calls
     assert program.run_batch([], backend=backend) == []
+    assert program.bind(i=7).run_batch([()], backend=backend)[0]["a"] == "(101)"
     lazily = program.run_batch([(7,), (8,)], backend=backend, generator_style=True)
     assert [state["a"] for state in lazily] == ["(101)", "(101)"]
 
