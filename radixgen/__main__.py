@@ -11,6 +11,7 @@ from radixgen.cli.demo import demo
 from radixgen.cli.environment import collect_env, version
 from radixgen.cli.generate import generate
 from radixgen.cli.run import run
+from radixgen.cli.serve import serve
 
 app = typer.Typer(
     name="radixgen",
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(generate)
 app.command()(chat)
 app.command()(run)
+app.command()(serve)
 app.add_typer(grammar.app, name="grammar")
 app.command("collect-env")(collect_env)
 app.command()(version)

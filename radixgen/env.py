@@ -46,6 +46,8 @@ def _level(text: str) -> str:
 VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
+        Variable("RADIXGEN_ADMIN_KEY", str, "", "key of a server's admin routes, as `serve --admin-key`"),
+        Variable("RADIXGEN_API_KEY", str, "", "key that a server asks of every request, as `serve --api-key`"),
         Variable("RADIXGEN_CACHE", str, "", "folder for fetched models and built kernels; empty: the user's cache folder"),
         Variable("RADIXGEN_CHECK", _flag, False, "1: check every invariant of tree, pages and scheduler after each step"),
         Variable("RADIXGEN_FORCE_MISS", _flag, False, "1: the radix cache finds nothing, for comparing with the cache off"),

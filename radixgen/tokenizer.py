@@ -150,6 +150,14 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._chat.chat_template)
 
+    @property
+    def chat_template(self) -> str:
+        """The source of the chat template; "" where there is none."""
+        template = self._chat.chat_template
+        if isinstance(template, dict):  # several by name
+            template = template.get("default", "")
+        return str(template or "")
+
     def render_chat(
         self,
         messages: Sequence[Message],

@@ -73,6 +73,8 @@ def _variable(name: str) -> str:
         value = env.read(name)
     except ConfigError as error:
         return f"malformed: {error}"
+    if value and name.endswith("_KEY"):
+        return "(set, and not shown)"
     return "" if value is None else str(value)
 
 

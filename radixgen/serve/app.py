@@ -1,0 +1,72 @@
+"""The application: routes behind the gate, and every error in the shape that clients read.
+
+The runtime is already started when the app serves; who starts it is the command's affair.
+"""
+
+import importlib.metadata
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from radixgen.errors import RadixgenError
+from radixgen.serve import chat, completions, models, native
+from radixgen.serve.context import Context
+from radixgen.serve.errors import ApiError, api_error, validation_error
+from radixgen.serve.gate import Gate, error_body
+from radixgen.serve.jobs import Jobs
+from radixgen.serve.metrics import Metrics
+from radixgen.serve.settings import ServeConfig
+from radixgen.serve.supervisor import Supervisor
+
+ROUTERS = (chat.router, completions.router, native.router, models.router)
+
+
+def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:
+    """The ASGI application of a server. `config.model_names` holds at least one name."""
+    metrics = Metrics(lambda: supervisor.stats, lambda: supervisor.num_restarts)
+    context = Context(config, supervisor, metrics, Jobs(supervisor, metrics))
+    app = FastAPI(
+        title="radixgen",
+        version=importlib.metadata.version("radixgen"),
+        description="Structured generation with a radix prefix cache.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = context
+    for router in ROUTERS:
+        app.include_router(router)
+    for kind in (RadixgenError, HTTPException, TimeoutError, Exception):
+        app.add_exception_handler(kind, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    known = {getattr(route, "path", "") for route in app.routes}
+
+    def on_done(method: str, path: str, status: int, seconds: float) -> None:
+        metrics.answered(path if path in known else "other", status)
+
+    return Gate(app, config, on_done)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    return _answer(request, api_error(error))
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _answer(request, validation_error(error.errors(), _fields_of(request)))
+
+
+def _fields_of(request: Request) -> list[str]:
+    """The names of the fields that the route's body has."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    annotation: Any = getattr(getattr(body, "field_info", None), "annotation", None)
+    return list(getattr(annotation, "model_fields", {}))
+
+
+def _answer(request: Request, error: ApiError) -> Response:
+    body = error_body(request.scope, error, request.state.request_id)
+    return Response(body, error.status_code, dict(error.headers or {}), "application/json")

@@ -1,0 +1,170 @@
+"""Errors as HTTP: which status, which body. Knows exceptions and the two shapes of bodies.
+
+OpenAI      {"error": {"message", "type", "param", "code"}}
+Anthropic   {"type": "error", "error": {"type", "message"}, "request_id"}
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from radixgen.errors import (
+    InvalidRequest,
+    Overloaded,
+    PromptTooLong,
+    RadixgenError,
+    RequestAborted,
+    RuntimeUnavailable,
+)
+from radixgen.types import unknown_name
+
+logger = logging.getLogger(__name__)
+
+MAX_SHOWN = 500  # characters of a message that come from the request
+RETRY_SECONDS = 2
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "request_aborted",
+    500: "internal_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_STANDARD = {
+    400: "the body cannot be read as JSON",
+    404: "there is no such route; /docs lists them",
+    405: "the route does not have this method; /docs lists them",
+}
+_ANTHROPIC_TYPES = {413: "request_too_large", 499: "api_error", 500: "api_error"}
+
+
+class ApiError(HTTPException):
+    """An answer that is an error. `param` names the field of the request that is at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def type(self) -> str:
+        return _TYPES.get(self.status_code, "invalid_request_error")
+
+    def body(self) -> dict[str, Any]:
+        """The body that OpenAI's clients read."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+    def anthropic_body(self, request_id: str) -> dict[str, Any]:
+        """The body that Anthropic's clients read."""
+        kind = _ANTHROPIC_TYPES.get(self.status_code, self.type)
+        error = {"type": kind, "message": self.message}
+        return {"type": "error", "error": error, "request_id": request_id}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def api_error(error: BaseException, rename: Mapping[str, str] | None = None) -> ApiError:
+    """The answer for an exception; `rename`: names of our parameters to those of the request.
+
+    What is no error of ours is logged and told without its insides.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        message = _STANDARD.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, message, headers=error.headers)
+    if isinstance(error, InvalidRequest):
+        param = (rename or {}).get(error.param or "", error.param)
+        code = "context_length_exceeded" if isinstance(error, PromptTooLong) else error.code
+        return bad_request(_shown(error), param, code)
+    if isinstance(error, Overloaded):
+        retry = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+        return ApiError(429, _shown(error), code=error.code, headers=retry)
+    if isinstance(error, RuntimeUnavailable):
+        return unavailable("the model's runtime is not available; try again soon")
+    if isinstance(error, RequestAborted):
+        return ApiError(499, "the request was aborted", code=error.code)
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "the request ran into the server's time limit", code="timeout")
+    if isinstance(error, RadixgenError):
+        logger.error("a request failed: %s", error)
+    else:
+        logger.error("a request failed", exc_info=error)
+    return ApiError(500, "the server failed to answer this request", code="internal")
+
+
+def unavailable(message: str) -> ApiError:
+    retry = {"Retry-After": str(RETRY_SECONDS)}
+    return ApiError(503, message, code=RuntimeUnavailable.code, headers=retry)
+
+
+def _shown(error: Exception) -> str:
+    text = str(error)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] = ()) -> ApiError:
+    """The answer to a body that is not of its schema: the first fault, where it is, what it is.
+
+    `fields`: the names that the schema has at its top, to name the nearest of an unknown one.
+    """
+    fault = faults[0]
+    path = [part for part in fault["loc"] if part not in ("body", "query", "path")]
+    if fault["type"] == "json_invalid":
+        where = f" (at character {path[0]})" if path else ""
+        why = fault.get("ctx", {}).get("error", "")
+        return bad_request(f"the body is not valid JSON{where}: {why}")
+    if not path:
+        return bad_request("the body must be a JSON object")
+    param = _dotted(path)
+    if fault["type"] == "extra_forbidden":
+        name = str(path[-1])[:64]
+        known = fields if len(path) == 1 else ()
+        hint = unknown_name("parameter", name, known) if known else f"{name!r} is not known here"
+        return bad_request(hint, param, "unknown_parameter")
+    if fault["type"] == "missing":
+        return bad_request(f"{param} is required", param, "missing_required_parameter")
+    return bad_request(f"{param}: {fault['msg'][:MAX_SHOWN]}", param, "invalid_type")
+
+
+_BRANCHES = frozenset({"str", "int", "float", "bool", "dict", "none", "nullable"})
+
+
+def _dotted(path: Sequence[Any]) -> str:
+    """messages[0].content, without the names that pydantic gives to the branches of a union."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not text:
+            text = part[:64]
+        elif part not in _BRANCHES and part.isidentifier() and part[0].islower():
+            text += f".{part[:64]}"
+    return text

@@ -1,0 +1,141 @@
+"""Prompts of one HTTP request on their way through the runtime: run, streamed, aborted, counted.
+
+Knows the supervisor's client and no HTTP. A job that is closed or cancelled is aborted.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from radixgen.client import EngineClient
+from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.options import GenerateOptions, Prompt
+from radixgen.serve.metrics import Metrics
+from radixgen.serve.supervisor import Supervisor
+from radixgen.types import GenerateResult, GrammarSpec, Piece, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a request asks of the runtime. `rid` names it for `abort`."""
+
+    rid: str
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    priority: int = 0
+    namespace: str = ""
+
+    def rid_of(self, number: int) -> str:
+        """What the runtime knows the prompt by."""
+        return self.rid if len(self.prompts) == 1 else f"{self.rid}-{number}"
+
+    def options(self, number: int) -> GenerateOptions:
+        return {
+            "grammar": self.grammar,
+            "priority": self.priority,
+            "namespace": self.namespace,
+            "rid": self.rid_of(number),
+        }
+
+
+class Jobs:
+    """All jobs of a server."""
+
+    def __init__(self, supervisor: Supervisor, metrics: Metrics) -> None:
+        self._supervisor = supervisor
+        self._metrics = metrics
+        self._open: dict[str, Job] = {}
+
+    async def run(self, job: Job) -> list[GenerateResult]:
+        """The results, one a prompt, in order. Raises what the first that fails raises."""
+        with self._admitted(job) as client:
+            tasks = [
+                asyncio.ensure_future(client.generate(prompt, job.sampling, **job.options(number)))
+                for number, prompt in enumerate(job.prompts)
+            ]
+            try:
+                results = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            for result in results:
+                self._metrics.finished(result)
+            return results
+
+    async def stream(self, job: Job) -> AsyncGenerator[Piece]:
+        """Pieces of all prompts as they come; `piece.prompt` says whose."""
+        with self._admitted(job) as client:
+            pieces = self._one(client, job, 0) if len(job.prompts) == 1 else self._all(client, job)
+            last = 0.0
+            try:
+                async for piece in pieces:
+                    if piece.result is not None:
+                        self._metrics.finished(piece.result)
+                    elif last:
+                        now = time.monotonic()
+                        self._metrics.piece(now - last)
+                        last = now
+                    else:
+                        last = time.monotonic()
+                    yield piece
+            finally:
+                await pieces.aclose()
+
+    async def abort(self, rid: str) -> bool:
+        """Abort a job by its name; says whether it was open."""
+        job = self._open.get(rid)
+        if job is None:
+            return False
+        for number in range(len(job.prompts)):
+            await self._supervisor.client.abort(job.rid_of(number))
+        return True
+
+    async def abort_all(self) -> None:
+        for rid in list(self._open):
+            await self.abort(rid)
+
+    @contextlib.contextmanager
+    def _admitted(self, job: Job) -> Iterator[EngineClient]:
+        if job.rid in self._open:
+            raise InvalidRequest(f"rid {job.rid!r} is already in use; choose another", "rid")
+        try:
+            with self._supervisor.admit(len(job.prompts)) as client:
+                self._open[job.rid] = job
+                try:
+                    yield client
+                finally:
+                    del self._open[job.rid]
+        except RadixgenError as error:
+            self._metrics.failed(error.code)
+            raise
+
+    def _one(self, client: EngineClient, job: Job, number: int) -> AsyncGenerator[Piece]:
+        prompt = job.prompts[number]
+        return client.generate(prompt, job.sampling, stream=True, **job.options(number))
+
+    async def _all(self, client: EngineClient, job: Job) -> AsyncGenerator[Piece]:
+        queue: asyncio.Queue[Piece | BaseException] = asyncio.Queue()
+
+        async def feed(number: int) -> None:
+            try:
+                async for piece in self._one(client, job, number):
+                    queue.put_nowait(replace(piece, prompt=number))
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [asyncio.create_task(feed(number)) for number in range(len(job.prompts))]
+        num_open = len(tasks)
+        try:
+            while num_open:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                num_open -= item.result is not None
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,128 @@
+"""What the server is and how it is: models, health, versions, numbers, docs. Generates nothing
+but the one token of `/health_generate`."""
+
+import importlib.metadata
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, Response
+
+from radixgen.serve.context import Context, get_context
+from radixgen.serve.docs import page
+from radixgen.serve.errors import unavailable
+from radixgen.serve.http import json_answer, unless_gone
+from radixgen.serve.jobs import Job
+from radixgen.serve.metrics import CONTENT_TYPE
+from radixgen.serve.openapi import answers
+from radixgen.serve.schemas import ModelCard, ModelList
+from radixgen.types import SamplingParams
+
+router = APIRouter(tags=["server"])
+
+HEALTH_SECONDS = 20.0
+
+
+def _card(context: Context, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "radixgen",
+        "max_model_len": context.client.ready.max_context,
+    }
+
+
+@router.get("/v1/models", responses=answers(ModelList), tags=["OpenAI"])
+async def list_models(request: Request) -> Response:
+    """The models that are served."""
+    context = get_context(request)
+    return json_answer({"object": "list", "data": [_card(context, context.model_name)]})
+
+
+@router.get("/v1/models/{name:path}", responses=answers(ModelCard), tags=["OpenAI"])
+async def get_model(name: str, request: Request) -> Response:
+    """One model."""
+    context = get_context(request)
+    context.check_model(name)
+    return json_answer(_card(context, name))
+
+
+@router.get("/health", responses=answers(None))
+@router.get("/ping", responses=answers(None))
+@router.get("/ready", responses=answers(None))
+async def health(request: Request) -> Response:
+    """200 when a request that comes now would be served, else 503."""
+    supervisor = get_context(request).supervisor
+    if not supervisor.healthy:
+        raise unavailable("draining" if supervisor.draining else "the runtime is not available")
+    return json_answer({"status": "ok"})
+
+
+@router.get("/health_generate", responses=answers(None))
+async def health_generate(request: Request) -> Response:
+    """200 when a token can be generated."""
+    context = get_context(request)
+    sampling = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
+    rid = f"health-{request.state.request_id}"
+    job = Job(rid, [[0]], sampling, namespace="health", priority=2**30)
+    await unless_gone(request, context.jobs.run(job), HEALTH_SECONDS)
+    return json_answer({"status": "ok"})
+
+
+@router.get("/version", responses=answers(None))
+async def version() -> Response:
+    """The version of the server."""
+    return json_answer({"version": importlib.metadata.version("radixgen")})
+
+
+@router.get("/metrics", responses=answers(None))
+async def metrics(request: Request) -> Response:
+    """Numbers for Prometheus."""
+    return Response(get_context(request).metrics.render(), media_type=CONTENT_TYPE)
+
+
+@router.get("/model_info", responses=answers(None), tags=["native"])
+@router.get("/get_model_info", responses=answers(None), tags=["native"])
+async def model_info(request: Request) -> Response:
+    """The model, in SGLang's words."""
+    context = get_context(request)
+    tokenizer = context.client.tokenizer
+    return json_answer(
+        {
+            "model_path": context.model_name,
+            "tokenizer_path": context.model_name,
+            "is_generation": True,
+            "vocab_size": context.client.ready.vocab_size,
+            "max_context": context.client.ready.max_context,
+            "eos_token_ids": list(tokenizer.eos_ids),
+            "has_chat_template": tokenizer.has_chat_template,
+        }
+    )
+
+
+@router.get("/server_info", responses=answers(None), tags=["native"])
+@router.get("/get_server_info", responses=answers(None), tags=["native"])
+async def server_info(request: Request) -> Response:
+    """Settings and counters of server and runtime; none of its keys."""
+    context = get_context(request)
+    ready, supervisor = context.client.ready, context.supervisor
+    return json_answer(
+        {
+            "version": importlib.metadata.version("radixgen"),
+            "model_path": context.model_name,
+            "served_model_name": context.model_name,
+            "max_context": ready.max_context,
+            "page_size": ready.page_size,
+            "num_pages": ready.num_pages,
+            "max_total_num_tokens": ready.num_pages * ready.page_size,
+            "open_prompts": supervisor.num_open,
+            "runtime_restarts": supervisor.num_restarts,
+            "runtime": await context.client.stats(),
+        }
+    )
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """`/openapi.json` for people."""
+    return HTMLResponse(page(request.app.openapi()))

@@ -1,0 +1,52 @@
+"""What routes say of themselves in `/openapi.json`, and of a constraint's name in errors."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from radixgen.errors import InvalidGrammar
+from radixgen.serve.constraints import Constraint
+from radixgen.serve.schemas import ErrorAnswer
+
+Answers = dict[int | str, dict[str, Any]]
+
+_ERRORS = {
+    400: "the request cannot be honoured",
+    401: "a valid API key is needed",
+    404: "there is no such thing",
+    413: "the body is too large",
+    415: "the body is not JSON",
+    429: "too many open requests",
+    499: "aborted",
+    500: "the server failed",
+    503: "the runtime is not available",
+    504: "the time limit was reached",
+}
+
+
+def answers(model: type[BaseModel] | None, *, stream: bool = False) -> Answers:
+    """The answers of a route: one that succeeds, perhaps as events, and the errors."""
+    found: Answers = {
+        status: {"model": ErrorAnswer, "description": text} for status, text in _ERRORS.items()
+    }
+    found[422] = found[400]  # takes the place of FastAPI's own
+    success: dict[str, Any] = {"description": "done"}
+    if model is not None:
+        success["model"] = model
+    if stream:
+        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    found[200] = success
+    return found
+
+
+@contextlib.contextmanager
+def renamed(constraint: Constraint | None) -> Iterator[None]:
+    """An error of a constraint names the field of the request that it came from."""
+    try:
+        yield
+    except InvalidGrammar as error:
+        if constraint is not None:
+            error.param = constraint.param
+        raise

@@ -1,0 +1,201 @@
+"""What OpenAI's two completion routes take and give. The schemas of `/openapi.json`."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from radixgen.serve.fields import (
+    Bookkeeping,
+    Closed,
+    ConstraintFields,
+    RoutingFields,
+    SamplingFields,
+    StreamOptions,
+)
+
+FinishName = Literal["stop", "length", "tool_calls", "abort"]
+
+
+class CompletionRequest(SamplingFields, ConstraintFields, RoutingFields, Bookkeeping):
+    """`POST /v1/completions`"""
+
+    model: str
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int | None = Field(16, description="null: until the context is full")
+    logprobs: int | None = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    best_of: int | None = Field(None, description="must equal n: there is no ranking")
+    suffix: Literal[""] | None = None
+
+
+class ChatMessage(BaseModel):
+    """One message; what clients copy from answers beside these fields is let pass."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any] | str] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    function_call: None = None
+    audio: None = None
+
+
+class FunctionDefinition(Closed):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class CustomDefinition(Closed):
+    name: str
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class ToolDefinition(Closed):
+    type: Literal["function", "custom"] = "function"
+    function: FunctionDefinition | None = None
+    custom: CustomDefinition | None = None
+
+
+class ChatRequest(SamplingFields, ConstraintFields, RoutingFields, Bookkeeping):
+    """`POST /v1/chat/completions`"""
+
+    model: str
+    messages: list[ChatMessage]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+    reasoning_effort: Literal["none"] | None = None
+    verbosity: Literal["medium"] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+# ---- answers ----
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class UsageAnswer(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ErrorDetails(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetails
+
+
+class CompletionLogprobsAnswer(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobsAnswer | None
+    finish_reason: FinishName | None
+    stop_reason: str | int | None = None
+
+
+class CompletionAnswer(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageAnswer
+
+
+class FunctionCall(BaseModel):
+    name: str
+    arguments: str
+
+
+class CustomCall(BaseModel):
+    name: str
+    input: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function", "custom"]
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCall] | None = None
+
+
+class TokenLogprobAnswer(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(TokenLogprobAnswer):
+    top_logprobs: list[TokenLogprobAnswer]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishName
+    stop_reason: str | int | None = None
+
+
+class ChatAnswer(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageAnswer
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelCard]

@@ -1,0 +1,158 @@
+"""Keeps a runtime behind the server: starts it, hears of its death, starts it again, drains it.
+
+Knows a client and how to get a new one; no processes, no HTTP.
+
+    starting ─▶ serving ─▶ lost ─▶ starting …           draining, from any of them, is the end
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Protocol
+
+from radixgen.client import EngineClient
+from radixgen.errors import Overloaded, RadixgenError, RuntimeUnavailable
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 0.5
+STALL_SECONDS = 60.0  # without an answer to a heartbeat, after which health is bad
+MAX_BACKOFF_SECONDS = 10.0
+
+
+class Launcher(Protocol):
+    """Makes runtimes. `stop` ends one; `drain`: after its open requests have finished."""
+
+    async def start(self) -> EngineClient: ...
+    async def stop(self, client: EngineClient, *, drain: bool, timeout: float) -> None: ...
+
+
+class Supervisor:
+    """The runtime that the routes use. Every method belongs to one event loop."""
+
+    def __init__(self, launcher: Launcher, max_open: int) -> None:
+        self._launcher = launcher
+        self._max_open = max_open
+        self._client: EngineClient | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._kick = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._heard = 0.0
+        self.draining = False
+        self.num_open = 0  # prompts that run or wait
+        self.num_restarts = 0
+        self.stats: dict[str, float] = {}  # of the last heartbeat
+
+    async def start(self) -> None:
+        """The first runtime. Raises what kept it from starting."""
+        self._client = await self._launcher.start()
+        self._heard = time.monotonic()
+        self._watcher = asyncio.create_task(self._watch(), name="radixgen supervisor")
+
+    @property
+    def client(self) -> EngineClient:
+        """Raises RuntimeUnavailable while there is none."""
+        if self._client is None:
+            raise RuntimeUnavailable("the runtime is being restarted")
+        return self._client
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a request that comes now would be served."""
+        fresh = time.monotonic() - self._heard < STALL_SECONDS
+        return self._client is not None and fresh and not self.draining
+
+    def report_loss(self) -> None:
+        """A request found the runtime gone: look at once."""
+        self._kick.set()
+
+    @contextlib.contextmanager
+    def admit(self, num_prompts: int) -> Iterator[EngineClient]:
+        """The client, with room for so many prompts while the context lasts.
+
+        Raises Overloaded or RuntimeUnavailable.
+        """
+        if self.draining:
+            raise RuntimeUnavailable("the server is shutting down")
+        if self.num_open + num_prompts > self._max_open:
+            raise Overloaded(
+                f"the server has {self.num_open} open prompts, and takes {self._max_open} at most"
+            )
+        client = self.client
+        self.num_open += num_prompts
+        self._idle.clear()
+        try:
+            yield client
+        except RuntimeUnavailable:
+            self.report_loss()
+            raise
+        finally:
+            self.num_open -= num_prompts
+            if not self.num_open:
+                self._idle.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing new, and wait for what is open; says whether all of it finished in time."""
+        self.draining = True
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End the runtime; what is still open ends as aborted. Twice is the same as once."""
+        self.draining = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        client, self._client = self._client, None
+        if client is not None:
+            await self._launcher.stop(client, drain=False, timeout=5.0)
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._kick.wait(), HEARTBEAT_SECONDS)
+            self._kick.clear()
+            client = self._client
+            if client is None:
+                await self._restart()
+                continue
+            try:
+                self.stats = await client.stats()
+                self._heard = time.monotonic()
+            except RuntimeUnavailable as error:
+                logger.error("the runtime is lost: %s", error)
+                self._client = None
+                with contextlib.suppress(RadixgenError):
+                    await self._launcher.stop(client, drain=False, timeout=1.0)
+                await self._restart()
+            except RadixgenError:
+                logger.exception("the runtime did not give its counters")
+
+    async def _restart(self) -> None:
+        """Start anew until it works, with growing pauses."""
+        pause = 0.5
+        while True:
+            try:
+                self._client = await self._launcher.start()
+            except RadixgenError as error:
+                logger.error("the runtime does not start again: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_BACKOFF_SECONDS)
+                continue
+            self.num_restarts += 1
+            self._heard = time.monotonic()
+            logger.warning("the runtime serves again")
+            return
+
+
+async def aclose(events: AsyncGenerator[object]) -> None:
+    """Close a generator whose faults do not matter any more."""
+    with contextlib.suppress(Exception):
+        await events.aclose()

@@ -1,0 +1,144 @@
+"""Finds tool calls in a text that arrives in pieces. See `tools.py` for what they look like.
+
+Linear in the text, and nothing of it is ever evaluated. A piece of text that may be the beginning
+of a call is held back until that is decided.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING
+
+_HEADER = re.compile(
+    r'<tool_call(?:>\n\{"name": "(?P<function>[^"]{1,128})", "arguments": '
+    r'| name="(?P<custom>[^"]{1,128})">\n)'
+)
+MAX_HEADER = 300  # characters; what is longer without being a header is text
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Text beside calls."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call begins."""
+
+    index: int
+    name: str
+    custom: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The next piece of a call's arguments, or of its input."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call is complete."""
+
+    index: int
+
+
+Event = Said | Called | Argument | Ended
+
+
+class ToolCallParser:
+    """Feed it text with `push`, and `finish` it once. Blanks around calls are not content."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self._held = ""
+        self._end = ""  # what closes the call that is open
+        self._blank = ""  # may turn out to stand before a call
+
+    def push(self, text: str) -> list[Event]:
+        """What is certain after `text`."""
+        self._held += text
+        events = []
+        while (event := self._next()) is not None:
+            events.extend(event)
+        return _joined(events)
+
+    def finish(self) -> list[Event]:
+        """What was held back, now that nothing follows."""
+        held, self._held = self._held, ""
+        if self._end:
+            return [Argument(self.num_calls - 1, held)] if held else []
+        text = self._blank + held
+        return [Said(text)] if text.strip() or (text and not self.num_calls) else []
+
+    def _next(self) -> list[Event] | None:
+        """One step; None when more text is needed."""
+        return self._inside() if self._end else self._outside()
+
+    def _inside(self) -> list[Event] | None:
+        index, place = self.num_calls - 1, self._held.find(self._end)
+        if place >= 0:
+            argument, self._held = self._held[:place], self._held[place + len(self._end) :]
+            self._end = ""
+            events: list[Event] = [Argument(index, argument)] if argument else []
+            return [*events, Ended(index)]
+        cut = len(self._held) - _overlap(self._held, self._end)
+        argument, self._held = self._held[:cut], self._held[cut:]
+        return [Argument(index, argument)] if argument else None
+
+    def _outside(self) -> list[Event] | None:
+        place = self._held.find(OPENING)
+        if place < 0:
+            cut = len(self._held) - _overlap(self._held, OPENING)
+            text, self._held = self._held[:cut], self._held[cut:]
+            return list(self._say(text)) or None
+        before, rest = self._held[:place], self._held[place:]
+        header = _HEADER.match(rest)
+        if header is None:
+            if len(rest) < MAX_HEADER:
+                self._held = rest
+                return list(self._say(before)) or None
+            self._held = rest[len(OPENING) :]
+            return list(self._say(before + OPENING))
+        events = list(self._say(before))
+        self._blank = ""
+        custom = header["custom"] is not None
+        self._held, self._end = rest[header.end() :], CUSTOM_END if custom else FUNCTION_END
+        self.num_calls += 1
+        name = header["custom"] or header["function"]
+        return [*events, Called(self.num_calls - 1, name, custom)]
+
+    def _say(self, text: str) -> Iterator[Event]:
+        """Text, with blanks at its end kept until something follows that is no call."""
+        text = self._blank + text
+        kept = text.rstrip()
+        self._blank = text[len(kept) :]
+        if kept:
+            yield Said(kept)
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `mark`."""
+    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0
+
+
+def _joined(events: list[Event]) -> list[Event]:
+    """Neighbouring texts and arguments as one."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, Said) and isinstance(last, Said):
+            joined[-1] = Said(last.text + event.text)
+        elif isinstance(event, Argument) and isinstance(last, Argument):
+            joined[-1] = Argument(event.index, last.text + event.text)
+        else:
+            joined.append(event)
+    return joined
