@@ -1,8 +1,8 @@
 """The shortest way to the end of a text, for the automaton in Python; `native/complete.c` in C.
 
-The cost of a node is the length of its shortest string, a least fixpoint over the rules. From a
-state, bytes that lower the cost spell a shortest completion, and the fewest tokens that spell that
-text come from dynamic programming over its places.
+The cost of a node is the length of its shortest string of bytes that tokens have, a least fixpoint
+over the rules. From a state, bytes that lower the cost spell a shortest completion, and the fewest
+tokens that spell that text come from dynamic programming over its places.
 """
 
 from collections.abc import Iterable
@@ -37,6 +37,7 @@ class Shortest:
         self._automaton = automaton
         self._first = {t: i for i, t in reversed(list(enumerate(vocabulary.tokens))) if t}
         self._longest = vocabulary.max_length
+        self._usable = sum({1 << byte for token in self._first for byte in token})
         self._rules: dict[Rule, int] = {}
         self._regular: dict[Expr, int] = {}
         self._stacks: dict[Stack, int] = {automaton.end: 0}
@@ -45,7 +46,8 @@ class Shortest:
     def tokens(self, state: State) -> list[int] | None:
         """The tokens of a short completion; None when the vocabulary cannot spell it."""
         if state not in self._found:
-            self._found[state] = self._fewest(self.text(state))
+            is_spellable = self.cost(state.stacks) < NEVER
+            self._found[state] = self._fewest(self.text(state)) if is_spellable else None
         return self._found[state]
 
     def text(self, state: State) -> bytes:
@@ -58,7 +60,7 @@ class Shortest:
 
     def _cheaper(self, state: State, goal: int) -> tuple[int, State]:
         for byte in (*LIKED, *all_bytes(self._automaton.next_bytes(state))):
-            after = self._automaton.step(state, byte)
+            after = self._automaton.step(state, byte) if self._usable >> byte & 1 else None
             if after is not None and self.cost(after.stacks) < goal:
                 return byte, after
         raise InvalidGrammar("a shortest completion was lost")
@@ -105,9 +107,9 @@ class Shortest:
             case Rule():
                 return self._rules[node]
             case Literal():
-                return len(node.value)
+                return len(node.value) if all(self._usable >> b & 1 for b in node.value) else NEVER
             case Bytes():
-                return 1
+                return 1 if node.mask & self._usable else NEVER
             case Union():
                 return min((self._cost(part) for part in node.args), default=NEVER)
             case Repeat():
@@ -118,7 +120,7 @@ class Shortest:
 
     def _opaque_cost(self, node: Expr) -> int:
         if node not in self._regular:
-            self._regular[node] = _breadth_first(node)
+            self._regular[node] = _breadth_first(node, self._usable)
         return self._regular[node]
 
     def _fewest(self, text: bytes) -> list[int] | None:
@@ -148,12 +150,17 @@ def _rules_in(node: Node) -> Iterable[Rule]:
     return [rule for part in parts for rule in _rules_in(part)]
 
 
-def _breadth_first(node: Expr) -> int:
+def _breadth_first(node: Expr, usable: int) -> int:
     seen, level, cost = {node}, [node], 0
     while level:
         if any(facts(here).nullable for here in level):
             return cost
-        following = {derivative(here, lowest_bit(m)) for here in level for m in partition(here)}
+        following = {
+            derivative(here, lowest_bit(m & usable))
+            for here in level
+            for m in partition(here)
+            if m & usable
+        }
         level = [n for n in following if n is not EMPTY and n not in seen]
         seen.update(level)
         cost += 1

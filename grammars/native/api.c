@@ -69,13 +69,14 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
     Engine *e = calloc(1, sizeof *e);
     if (!e) return NULL;
     e->trie = (Trie){num_nodes, num_tokens, (num_tokens + 31) / 32, 0, 0, byte, depth, size, token,
-                     same, offset, bytes};
+                     same, offset, bytes, {{0}}};
     u32 single_bytes = 0;
     for (u32 i = 0; i < num_nodes; i++) {
         if ((u32)depth[i] > e->trie.max_depth) e->trie.max_depth = (u32)depth[i];
         single_bytes += depth[i] == 1 && token[i] >= 0;
+        if (i) e->trie.usable.w[byte[i] >> 6] |= 1ull << (byte[i] & 63);
     }
-    e->trie.all_bytes = single_bytes == 256;
+    e->trie.all_bytes = single_bytes == (u32)mask_size(&e->trie.usable);
     e->expand = expand;
     e->max_bytes = max_bytes;
     if (prepare(e) == 0) return e;

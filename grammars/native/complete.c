@@ -1,6 +1,7 @@
 /* The shortest way to the end of a text, in bytes and in tokens.
 
-   The cost of a node is the length of its shortest string. Rules are solved from above (D. Knuth's
+   The cost of a node is the length of its shortest string of bytes that tokens have, so that where
+   each of those bytes is a token by itself, bytes bound tokens. Rules are solved from above (D. Knuth's
    generalisation of Dijkstra's algorithm, IPL 6(1), 1977, by iteration); an alternative whose fixed
    part is no shorter than what is known is never expanded. From a state, bytes that lower the cost
    spell a shortest completion; the fewest tokens that spell that text come from dynamic programming
@@ -21,6 +22,18 @@ static u32 times(u32 n, u32 cost) {
 
 /* ---- costs of expressions --------------------------------------------------------------------- */
 
+static Mask usable_of(const Engine *e, const Mask *mask) {
+    Mask both = *mask;
+    for (u32 w = 0; w < 4; w++) both.w[w] &= e->trie.usable.w[w];
+    return both;
+}
+
+static int is_usable(const Engine *e, const u8 *bytes, u32 length) {
+    for (u32 i = 0; i < length; i++)
+        if (!has(&e->trie.usable, bytes[i])) return 0;
+    return 1;
+}
+
 /* Breadth first over derivatives; `level` holds what was seen, in order. */
 static u32 opaque_cost(Engine *e, u32 node) {
     u32 cost = 0, from = 0, mark = ++e->mark;
@@ -33,7 +46,8 @@ static u32 opaque_cost(Engine *e, u32 node) {
         for (; from < end; from++) {
             u32 here = e->level.p[from], list = classes_of(e, here);
             for (u32 c = 1; c <= e->lists.p[list]; c++) {
-                u32 byte = lowest(&e->masks.p[e->lists.p[list + c]]), next = derive(e, here, byte);
+                Mask class = usable_of(e, &e->masks.p[e->lists.p[list + c]]);
+                u32 byte = lowest(&class), next = byte < 256 ? derive(e, here, byte) : EMPTY;
                 if (next == EMPTY || e->nodes.p[next].mark == mark) continue;
                 e->nodes.p[next].mark = mark;
                 PUSH(e, e->level, next);
@@ -46,8 +60,11 @@ static u32 opaque_cost(Engine *e, u32 node) {
 
 static u32 words_cost(const Engine *e, Node n) {
     u32 best = NEVER, first = e->tables.p[n.a].first;
-    for (u32 i = n.b; i < n.c; i++)
-        if (e->words.p[first + i].length - n.d < best) best = e->words.p[first + i].length - n.d;
+    for (u32 i = n.b; i < n.c; i++) {
+        Span word = e->words.p[first + i];
+        if (word.length - n.d >= best) continue;
+        if (is_usable(e, e->pool.p + word.offset + n.d, word.length - n.d)) best = word.length - n.d;
+    }
     return best;
 }
 
@@ -99,8 +116,11 @@ static u32 compute_cost(Engine *e, u32 node, Node n) {
     switch (n.kind) {
     case K_EMPTY: return NEVER;
     case K_EPS: return 0;
-    case K_SET: return 1;
-    case K_LIT: return n.b;
+    case K_SET: {
+        Mask usable = usable_of(e, &e->masks.p[n.a]);
+        return mask_size(&usable) ? 1 : NEVER;
+    }
+    case K_LIT: return is_usable(e, e->pool.p + n.a, n.b) ? n.b : NEVER;
     case K_ALT: return cheapest(e, n);
     case K_REP: return n.b ? times(n.b, cost_now(e, n.a)) : 0;
     case K_WORDS: return words_cost(e, n);
@@ -174,7 +194,7 @@ u32 state_cost(Engine *e, u32 state) { return state ? stack_cost(e, e->states.p[
 /* The next byte of a shortest completion, letters before others; moves `*state` on. */
 static u8 cheapest_byte(Engine *e, u32 *state) {
     static const u8 liked[] = "a01x ";
-    Mask all = first_bytes(e, *state);
+    Mask first = first_bytes(e, *state), all = usable_of(e, &first);
     u32 goal = state_cost(e, *state) - 1;
     u8 tried[256] = {0};
     for (u32 i = 0; i < 256 + sizeof liked - 1; i++) {
@@ -226,6 +246,7 @@ static void fewest_tokens(Engine *e) {
 }
 
 static u32 tokens_of(Engine *e, u32 state) {
+    if (state_cost(e, state) == NEVER) return NEVER;
     if (!e->states.p[state].tokens) {
         spell_text(e, state);
         fewest_tokens(e);
@@ -235,7 +256,7 @@ static u32 tokens_of(Engine *e, u32 state) {
 }
 
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room) {
-    if (!room) return tokens_of(e, state);
+    if (!room || state_cost(e, state) == NEVER) return tokens_of(e, state);
     spell_text(e, state);
     fewest_tokens(e);
     for (u32 place = 0, n = 0; n < room && place < e->text.n && e->best.p[3 * place] < NEVER; n++) {
@@ -261,6 +282,7 @@ u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
     e->path.p[0] = state;
     for (u32 i = 1; i < t->num_nodes;) {
         u32 level = (u32)t->depth[i], next = step(e, e->path.p[level - 1], t->byte[i]);
+        e->steps++;
         if (next == DEAD) {
             i += (u32)t->size[i];
             continue;

@@ -80,12 +80,13 @@ typedef struct {
 typedef struct { u32 base, toggles, count; } Record;  /* a row, and tokens whose bit differs */
 
 typedef struct {
-    u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* every byte is a token */
+    u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* each byte of `usable` is a token */
     const u8 *byte;
     const i32 *depth, *size, *token;  /* of a node; token: first id that ends there, or -1 */
     const i32 *same;                  /* of an id: the next id of equal bytes, or -1 */
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
+    Mask usable;                      /* bytes that tokens are made of */
 } Trie;
 
 typedef struct { u32 node, count; } Exit;             /* trie node of the first byte not in the loop */

@@ -1,0 +1,114 @@
+"""An engine in this process, driven without sockets: what benchmarks of single steps need."""
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from radixgen.config import from_settings
+from radixgen.messages import GenerateRequest, RequestFailed
+from radixgen.model.hub import resolve
+from radixgen.runtime.build import build_engine
+from radixgen.runtime.engine import Engine
+from radixgen.schedule.request import SequenceOutput
+from radixgen.tokenizer import Tokenizer
+from radixgen.types import FinishReason, GrammarSpec, SamplingParams
+
+Ask = tuple[Sequence[int], SamplingParams, GrammarSpec | None]
+
+
+@dataclass(slots=True)
+class Output:
+    """What came of one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of some requests that ran together. `steps`: seconds of each."""
+
+    outputs: list[Output]
+    seconds: float = 0.0
+    steps: list[float] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)  # by which the counters grew
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(output.token_ids) for output in self.outputs)
+
+
+class LocalEngine:
+    """The embedded model behind an engine. `settings` are those of `Runtime`."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = from_settings(**{"threads": 1, "num_pages": 2048, **settings})
+        self.engine: Engine = build_engine(config).engine
+        self.tokenizer = Tokenizer.load(resolve(config.model.model).path)
+        self._count = 0
+
+    def chat(self, text: str) -> list[int]:
+        """The prompt of a user's message. Token ids."""
+        return self.tokenizer.chat([{"role": "user", "content": text}])
+
+    def run(self, asks: Sequence[Ask]) -> Run:
+        """Run requests together until each has ended."""
+        before = self.engine.stats()
+        run = Run([Output() for _ in asks])
+        started = time.perf_counter()
+        names = self._add(asks, run.outputs)
+        while self.engine.scheduler.requests:
+            if not self.engine.has_work:
+                time.sleep(0.0005)
+                continue
+            begin = time.perf_counter()
+            events = self.engine.step()
+            run.steps.append(time.perf_counter() - begin)
+            _take(events, names)
+        run.seconds = time.perf_counter() - started
+        after = self.engine.stats()
+        run.counts = {name: value - before.get(name, 0.0) for name, value in after.items()}
+        return run
+
+    def decode_steps(self, asks: Sequence[Ask], count: int) -> list[float]:
+        """Seconds of `count` steps in which every request decodes; then all are cancelled."""
+        outputs = [Output() for _ in asks]
+        names = self._add(asks, outputs)
+        seconds: list[float] = []
+        while len(seconds) < count:
+            if not self.engine.has_work:
+                time.sleep(0.0005)
+                continue
+            warm = all(len(output.token_ids) > 1 for output in outputs)
+            begin = time.perf_counter()
+            events = self.engine.step()
+            if warm:
+                seconds.append(time.perf_counter() - begin)
+            _take(events, names)
+            ended = [o for o in outputs if o.finish_reason or o.error]
+            if ended:
+                raise RuntimeError(f"a request ended while steps were measured: {ended[0]}")
+        for name in names:
+            self.engine.abort(name)
+        return seconds
+
+    def _add(self, asks: Sequence[Ask], outputs: Sequence[Output]) -> dict[str, Output]:
+        names: dict[str, Output] = {}
+        for (prompt, sampling, spec), output in zip(asks, outputs, strict=True):
+            self._count += 1
+            names[f"r{self._count}"] = output
+            message = GenerateRequest(f"r{self._count}", sampling, spec)
+            _take(self.engine.add(message, array("i", prompt)), names)
+        return names
+
+
+def _take(events: Sequence[object], names: dict[str, Output]) -> None:
+    for event in events:
+        if isinstance(event, SequenceOutput):
+            names[event.rid].token_ids += event.token_ids
+            names[event.rid].finish_reason = event.finish_reason
+        elif isinstance(event, RequestFailed):
+            names[event.rid].error = event.message
