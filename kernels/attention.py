@@ -20,7 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixgen.kernels.attention_plan import AttentionPlan, Scoring, attention_native, takes
+from radixgen.kernels.attention_plan import (
+    AttentionPlan,
+    Scoring,
+    attention_native,
+    tables_fit,
+    takes,
+)
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.tiles import matmul_rows
 
@@ -107,6 +113,9 @@ def _check_tables(
     kv_indices: Tensor,
     kv_last_page_len: Tensor,
 ) -> None:
+    tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
+    if tables_fit(num_queries, num_pages, page_size, tables):
+        return
     queries, pages, last = qo_indptr.diff(), kv_indptr.diff(), kv_last_page_len
     ends = int(qo_indptr[0]), int(qo_indptr[-1])
     require(

@@ -53,6 +53,21 @@ class AttentionPlan:
         weakref.finalize(self, loaded.rk_plan_free, self.pointer)
 
 
+def tables_fit(
+    num_queries: int,
+    num_pages: int,
+    page_size: int,
+    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> bool:
+    """Whether int32 qo_indptr, kv_indptr, kv_indices, kv_last_page_len agree; False: unknown."""
+    loaded = library()
+    if loaded is None or any(t.dtype != torch.int32 or not t.is_contiguous() for t in tables):
+        return False
+    pointers = (t.data_ptr() for t in tables)
+    sizes = tables[3].numel(), num_queries, tables[2].numel(), num_pages, page_size
+    return bool(loaded.rk_tables_fit(*pointers, *sizes))
+
+
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """How scores come about: see `paged_attention`."""
@@ -84,6 +99,8 @@ def attention_native(
     wanted = (k_pages.shape[2], k_pages.shape[1], group, q.shape[2], scoring.window)
     if plan.fits != wanted or plan.num_tokens != q.shape[0]:
         raise KernelError(f"the attention plan is for {plan.fits}, not {wanted}")
+    if not q.shape[0]:
+        return torch.empty(q.shape, dtype=q.dtype)
     if q.stride(2) != 1 or q.stride(1) != q.shape[2]:
         q = q.contiguous()
     out = torch.empty(q.shape, dtype=q.dtype)

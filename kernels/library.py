@@ -52,6 +52,8 @@ def load(*flags: str) -> ctypes.CDLL | None:
     library.rk_run.restype = ctypes.c_int64
     library.rk_plan_new.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 8
     library.rk_plan_new.restype = ctypes.c_void_p
+    library.rk_tables_fit.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 5
+    library.rk_tables_fit.restype = ctypes.c_int64
     library.rk_plan_free.argtypes = [ctypes.c_void_p]
     library.rk_plan_free.restype = None
     library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 2]

@@ -357,7 +357,8 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
     for (int64_t key = 0; key < staged; key += STEP) {
         find_rows(c, s, c->k_pages, item->row, head, begin + key, end);
-        ask_for(c, c->k_pages, item->row, head, begin + key + STEP, end);
+        if (split == item->first_split)
+            ask_for(c, c->k_pages, item->row, head, begin + key + STEP, end);
         ask_for(c, c->v_pages, item->row, head, begin + key, end);
         stage_keys(c, s);
         if (c->pairs) all_scores(c, s, rows, key, 1);
@@ -369,11 +370,11 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         for (int64_t g = 0; g < c->group; g++)
             soften(c, s, m * c->group + g, from, to < SPLIT ? to : SPLIT, staged);
     }
-    if (split + 1 < item->end_split)
-        ask_for(c, c->k_pages, item->row, head, begin + SPLIT, c->plan->lengths[item->row]);
+    int64_t ahead = split + 1 < item->end_split ? c->plan->lengths[item->row] : 0;
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {
         find_rows(c, s, c->v_pages, item->row, head, begin + key, end);
+        ask_for(c, c->k_pages, item->row, head, begin + SPLIT + key, ahead);
         stage_values(c, s);
         if (c->pairs) all_values(c, s, rows, key, 1);
         else all_values(c, s, rows, key, 0);

@@ -207,6 +207,23 @@ static int allocate_results(rk_plan *plan) {
     return plan->parts != NULL;
 }
 
+/* Whether the tables are ones that a plan can be made of; what is wrong is told by attention.py. */
+int64_t rk_tables_fit(const int32_t *qo_indptr, const int32_t *kv_indptr, const int32_t *kv_indices,
+                      const int32_t *last_page_len, int64_t num_rows, int64_t num_queries,
+                      int64_t num_indices, int64_t num_pages, int64_t page_size) {
+    if (qo_indptr[0] != 0 || qo_indptr[num_rows] != num_queries || kv_indptr[0] != 0) return 0;
+    for (int64_t row = 0; row < num_rows; row++) {
+        int64_t queries = (int64_t)qo_indptr[row + 1] - qo_indptr[row];
+        int64_t pages = (int64_t)kv_indptr[row + 1] - kv_indptr[row], last = last_page_len[row];
+        if (queries < 0 || pages < 0 || kv_indptr[row + 1] > num_indices) return 0;
+        if (pages ? last < 1 || last > page_size : last != 0) return 0;
+        if ((pages ? (pages - 1) * page_size + last : 0) < queries) return 0;
+    }
+    for (int64_t i = 0; i < kv_indptr[num_rows]; i++)
+        if (kv_indices[i] < 0 || kv_indices[i] >= num_pages) return 0;
+    return 1;
+}
+
 /* A plan, or NULL without memory. `share`: look for shared pages. `threads`: how many to keep busy.
  * The tables must have been checked: qo_indptr, kv_indptr [rows + 1], last_page_len [rows]. */
 rk_plan *rk_plan_new(const int32_t *qo_indptr, const int32_t *kv_indptr, const int32_t *kv_indices,

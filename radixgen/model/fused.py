@@ -53,8 +53,10 @@ class FusedForward:
         """A plan for each window of the layers, and one for the last layer's outputs."""
         windows = [layer.window for layer in self._decoder.weights.layers]
         wanted = {_plan_name(window): (inputs.attention, tokens, window) for window in windows[:-1]}
-        wanted[_LAST] = (inputs.output_attention, outputs, windows[-1])
-        return {name: self._plan(*arguments) for name, arguments in wanted.items()}
+        made = {name: self._plan(*arguments) for name, arguments in wanted.items()}
+        same = made.get(_plan_name(windows[-1])) if inputs.outputs is None else None
+        made[_LAST] = same or self._plan(inputs.output_attention, outputs, windows[-1])
+        return made
 
     def _plan(self, meta: AttentionMetadata, num_queries: int, window: int | None) -> AttentionPlan:
         c = self._decoder.config
