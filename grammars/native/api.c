@@ -107,7 +107,8 @@ EXPORT void rx_free(Engine *e) {
         e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p};
     for (u32 i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
-                       &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table};
+                       &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,
+                       &e->record_table};
     for (u32 i = 0; i < sizeof tables / sizeof *tables; i++)
         for (u32 k = 0; k < NUM_SHARDS; k++) free(tables[i]->shards[k].p);
     free(e);

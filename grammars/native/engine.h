@@ -147,7 +147,8 @@ typedef struct Engine {
     VEC(u32 *) rows;
     VEC(Slice *) slices;
     VEC(u64) derivatives;                             /* pairs: key, result */
-    Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table;
+    Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table,
+        record_table;
 
     u32 epoch, visited;                               /* marks and counts of one closure */
     VEC(u32) search, seen;                            /* of one search for emptiness */

@@ -86,8 +86,24 @@ static void flip(u32 *row, const u32 *tokens, u32 n) {
     for (u32 i = 0; i < n; i++) row[tokens[i] >> 5] ^= 1u << (tokens[i] & 31);
 }
 
+/* A record of equal content that is there already, or NONE: most states share theirs. */
+static u32 find_record(const Engine *e, u32 base, u32 hash) {
+    PROBE(e->record_table, hash, i) {
+        Slot s = *slot_at(&e->record_table, hash, i);
+        Record r = e->records.p[s.id - 1];
+        if (s.hash == hash && r.base == base && r.count == e->hits.n &&
+            (!r.count || !memcmp(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32))))
+            return s.id - 1;
+    }
+    return NONE;
+}
+
 /* The record of row `base` with the bits of `hits` flipped. */
 u32 finish_record(Engine *e, u32 base) {
+    u32 hash = mix(base, e->hits.n);
+    for (u32 i = 0; i < e->hits.n; i++) hash = mix(hash, e->hits.p[i]);
+    u32 found = find_record(e, base, hash);
+    if (found != NONE) return found;
     Record r = {base, e->toggles.n, e->hits.n};
     if (r.count > MAX_TOGGLES) {
         u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = malloc(bytes);
@@ -101,8 +117,10 @@ u32 finish_record(Engine *e, u32 base) {
         memcpy(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32));
         e->toggles.n += r.count;
     }
+    u32 id = e->records.n;
     PUSH(e, e->records, r);
-    return e->records.n - 1;
+    if (r.count == e->hits.n) table_add(e, &e->record_table, hash, id);
+    return id;
 }
 
 static void write_record(const Engine *e, u32 record, u32 *row) {
