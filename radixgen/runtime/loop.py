@@ -20,6 +20,7 @@ import zmq
 
 from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.messages import (
+    MAX_IDS_BYTES,
     AbortRequest,
     Ack,
     DecodeError,
@@ -43,7 +44,21 @@ from radixgen.schedule.request import Event, SequenceOutput
 logger = logging.getLogger(__name__)
 
 _RING, _WAKE = b"x", b"w"  # what the bell carries
+LINGER_MS = 2000  # to hand the last messages to the clients at the end
 MAX_MESSAGES_PER_TURN = 256  # read between two steps, so that arrivals cannot stall decoding
+
+
+def listen(context: "zmq.Context[zmq.Socket[bytes]]", path: str) -> "zmq.Socket[bytes]":
+    """A router bound to `path`, as `Loop` needs it."""
+    socket = context.socket(zmq.ROUTER)
+    # No limit: what is over it cannot be sent, and a lost message breaks the protocol's law.
+    socket.set(zmq.SNDHWM, 0)
+    socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.MAXMSGSIZE, 2 * MAX_IDS_BYTES)
+    socket.set(zmq.LINGER, LINGER_MS)
+    socket.set(zmq.ROUTER_MANDATORY, 1)  # tell us of clients that are gone
+    socket.bind(f"ipc://{path}")
+    return socket
 
 
 class EngineLike(Protocol):
@@ -68,7 +83,7 @@ class _Client:
 
 
 class Loop:
-    """Serves every client of `socket`, a bound ROUTER, with one engine.
+    """Serves every client of `socket`, made by `listen`, with one engine.
 
     `ready`: what a `Hello` is answered with. `run` returns when the runtime is over.
     """
@@ -86,7 +101,6 @@ class Loop:
         self._waker, self._bell = sockets.socketpair()
         self._waker.setblocking(False)
         self._bell.setblocking(False)
-        socket.set(zmq.ROUTER_MANDATORY, 1)  # tell us of clients that are gone
         engine.on_ready(self._wake)
 
     def run(self) -> None:

@@ -23,13 +23,12 @@ from pydantic import TypeAdapter
 from radixgen import env
 from radixgen.config import RuntimeConfig
 from radixgen.errors import RadixgenError
-from radixgen.messages import MAX_IDS_BYTES, Ready, RequestFailed, encode
-from radixgen.runtime.loop import Loop
+from radixgen.messages import Ready, RequestFailed, encode
+from radixgen.runtime.loop import Loop, listen
 
 logger = logging.getLogger(__name__)
 
 PARENT_POLL_SECONDS = 0.5
-LINGER_MS = 2000  # to hand the last messages to the clients at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,8 @@ def main() -> NoReturn:
 
 def _serve(orders: Orders, report: BinaryIO) -> int:
     context = zmq.Context(io_threads=1)
-    socket = context.socket(zmq.ROUTER)
-    # No limit: a router drops what is over it, and a dropped message breaks the protocol's law.
-    socket.set(zmq.SNDHWM, 0)
-    socket.set(zmq.RCVHWM, 0)
-    socket.set(zmq.MAXMSGSIZE, 2 * MAX_IDS_BYTES)
-    socket.set(zmq.LINGER, LINGER_MS)
     try:
-        socket.bind(f"ipc://{orders.socket_path}")
+        socket = listen(context, orders.socket_path)
         loop = _build(orders, socket)
     except Exception as error:
         known = error if isinstance(error, RadixgenError) else RadixgenError(repr(error))

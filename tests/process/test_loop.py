@@ -31,7 +31,7 @@ from radixgen.messages import (
     decode_to_frontend,
     encode,
 )
-from radixgen.runtime.loop import Loop
+from radixgen.runtime.loop import Loop, listen
 from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.streams import Row
 from radixgen.types import FinishReason, SamplingParams, Usage
@@ -101,9 +101,7 @@ class Served:
         self.path = str(folder / "s")
         self.engine = ScriptedEngine()
         self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.ROUTER)
-        self.socket.set(zmq.LINGER, 1000)
-        self.socket.bind(f"ipc://{self.path}")
+        self.socket = listen(self._context, self.path)
         self.loop = Loop(self.engine, self.socket, READY)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
