@@ -184,6 +184,11 @@ class Executor:
         with self.news:
             self.news.notify_all()
 
+    def goes_on(self) -> None:
+        """What this state said, another will continue. Called when all of it is done."""
+        self.habits.went_on_after(self._last_asked)
+        self._last_asked = None
+
     def _declare(self, node: Node) -> tuple[Variable, ...]:
         """Name the variables at once, so that reading one that never comes is an error."""
         names = names_of(node)

@@ -229,6 +229,8 @@ class _Group(Generic[S]):
     def _finish_join(self, mode: str) -> None:
         parent = self.parent.executor
         for state in self.states:
+            if mode == "concate_and_append":
+                state.executor.goes_on()
             state._end()
             parent.children.discard(state.executor)
         if mode == "concate_and_append":

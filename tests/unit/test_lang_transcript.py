@@ -9,10 +9,12 @@ from rich.console import Console
 from scripted_backend import ScriptedBackend
 
 from radixgen.lang import function, gen, select, user
-from radixgen.lang.backends.protocol import Generation
+from radixgen.lang.backends.protocol import Generation, Push
 from radixgen.lang.constraints import ForcedText
+from radixgen.lang.conversation import Conversation
+from radixgen.lang.ir import Gen
 from radixgen.lang.transcript import as_html, marked, segments, show, summary
-from radixgen.types import GrammarSpec
+from radixgen.types import CacheHint, GrammarSpec
 
 
 class CachingBackend(ScriptedBackend):
@@ -20,9 +22,12 @@ class CachingBackend(ScriptedBackend):
 
     cached = 7
 
-    async def generate(self, *args: Any) -> Sequence[Generation]:
-        (first,) = await super().generate(*args)
-        first.meta.update(cached_tokens=self.cached, prompt_tokens=len(args[0].prompt()))
+    async def generate(
+        self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
+    ) -> Sequence[Generation]:
+        (first,) = await super().generate(conversation, gen, hint, push)
+        prompt_tokens = len(conversation.prompt())
+        first.meta.update(cached_tokens=self.cached, prompt_tokens=prompt_tokens)
         return [first]
 
 
