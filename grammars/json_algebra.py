@@ -33,6 +33,7 @@ from radixgen.grammars.json_unevaluated import Cases
 
 INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))
 MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
+MAX_MEETS = 30_000  # of two shapes, in the whole schema
 MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
 
 Refuse = Callable[[str, Schema, str], None]  # keyword, where, why; returns if it may be left out
@@ -53,6 +54,7 @@ class Algebra:
         self._goals: dict[tuple[Goal, str], Any] = {}
         self._never: dict[Goal, bool] = {}
         self._depth = 0
+        self._meets = 0
         self._cases = Cases(self)
 
     # --- sets ------------------------------------------------------------------------------
@@ -82,6 +84,13 @@ class Algebra:
         if other == (top,):
             return one
         found = []
+        self._meets += len(one) * len(other)
+        if self._meets > MAX_MEETS:
+            raise InvalidGrammar(
+                f"the schema combines alternatives in over {MAX_MEETS} ways; nest oneOf, anyOf and "
+                f"not less deeply, or tell their alternatives apart by constants of one property",
+                self.document.root.path,
+            )
         for a in one:
             for b in other:
                 both = a if a is b else meet(a, b, self.never)

@@ -124,12 +124,12 @@ class ArrayRules:
 
     def _next(self, now: Progress) -> Node:
         """One more item, and what follows."""
-        rule = self._context.rules.rule
-        return rule(("item", self._shape, now), lambda: self._item(now))
+        key = ("item", self._context, self._shape, now)
+        return self._context.rules.rule(key, lambda: self._item(now))
 
     def _after(self, now: Progress) -> Node:
-        rule = self._context.rules.rule
-        return rule(("after item", self._shape, now), lambda: self._end_or_more(now))
+        key = ("after item", self._context, self._shape, now)
+        return self._context.rules.rule(key, lambda: self._end_or_more(now))
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._layout.closed(b"]") if self._may_close(now) else EMPTY

@@ -52,8 +52,13 @@ def number_text(numbers: Numbers, rules: RuleSet) -> Node:
         return ANY_NUMBER
     if numbers is INTEGERS:
         return ANY_INTEGER
-    points = [literal(text) for text in sorted(set(_spellings(numbers.points)))]
+    points = [literal(text) for text in spellings(numbers.points)]
     return union(*points, *(_piece(piece, rules) for piece in numbers.pieces))
+
+
+def spellings(points: Iterable[Fraction]) -> list[bytes]:
+    """Every way to write one of the points, sorted."""
+    return sorted(set(_spellings(points)))
 
 
 def _spellings(points: Iterable[Fraction]) -> Iterable[bytes]:

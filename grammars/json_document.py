@@ -8,7 +8,8 @@ the front end knows one vocabulary: `prefix_items`, `rest_items`, `dependencies`
 """
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urljoin
@@ -24,6 +25,7 @@ _DRAFTS = {
     "draft/2019-09": 2019,
     "draft/2020-12": 2020,
 }
+MAX_MAGNITUDE = 400  # digits of a number before its point, and behind it; a double has 325
 MAX_DEPTH = 500  # of nested containers in a schema's text
 
 # Keywords whose value is one schema, a list of schemas, a mapping of schemas.
@@ -334,16 +336,37 @@ def shown(value: Any) -> str:
     return whole if len(whole) <= 60 else whole[:60] + "…"
 
 
-def read_json(source: str, parse_float: Callable[[str], Any] = Decimal) -> Any:
+def read_json(source: str) -> Any:
     """A schema's text, with exact decimals. Raises InvalidGrammar."""
+    whole = _whole if _LONG_NUMBER.search(source) else None
     try:
-        value = json.loads(source, parse_float=parse_float, parse_constant=_no_constant)
+        value = json.loads(
+            source, parse_float=_decimal, parse_int=whole, parse_constant=_no_constant
+        )
     except (ValueError, ArithmeticError) as error:
         raise InvalidGrammar(f"the schema is not JSON: {error}") from None
     except RecursionError:
         raise InvalidGrammar(f"the schema nests over {MAX_DEPTH} levels deep") from None
     if not isinstance(value, dict | bool):
         raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", "#")
+    return value
+
+
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_MAGNITUDE}}}")  # hardly ever there, and then looked at
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_MAGNITUDE:
+        raise ValueError(f"a number of over {MAX_MAGNITUDE} digits")
+    return int(text)
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int)  # no infinity is written so
+    if value.adjusted() > MAX_MAGNITUDE or exponent < -MAX_MAGNITUDE:
+        raise ValueError(f"a number with over {MAX_MAGNITUDE} places before or behind its point")
     return value
 
 

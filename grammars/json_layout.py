@@ -84,7 +84,7 @@ def _separator(options: Mapping[str, Any], name: str, mark: str) -> str | None:
 
 def any_value(lay: Layout, rules: RuleSet) -> Rule:
     """Any JSON value."""
-    return rules.rule("any", lambda: _any_body(lay, rules), productive=True)
+    return rules.rule(("any", lay), lambda: _any_body(lay, rules), productive=True)
 
 
 def _any_body(lay: Layout, rules: RuleSet) -> Node:

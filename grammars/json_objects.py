@@ -170,14 +170,14 @@ class ObjectRules:
     def _member(self, now: Progress) -> Rule:
         """One more member, and what follows."""
         productive = self._productive() if self._needed_after(now) else None
-        key = ("member", self._shape, now)
+        key = ("member", self._context, self._shape, now)
         return self._context.rules.rule(key, lambda: self._members(now), productive)
 
     def _needed_after(self, now: Progress) -> bool:
         return bool(self._shape.required) and not self._may_close(now)
 
     def _after(self, now: Progress) -> Rule:
-        key = ("after member", self._shape, now)
+        key = ("after member", self._context, self._shape, now)
         return self._context.rules.rule(key, lambda: self._end_or_more(now), self._productive())
 
     def _end_or_more(self, now: Progress) -> Node:

@@ -69,17 +69,26 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     refuse = _refusal(notes, strict=options.get("strict", True))
     formats = options.get("formats", "assert") == "assert"
     checker = Checker(document, refuse, notes, formats)
-    checker.run()
     algebra = Algebra(document, refuse, formats)
     any_order = options.get("property_order", "declared") == "any"
-    values, root = Values(algebra, rules, layout(options), any_order), goal(document.root)
-    hard = checker.hard()
+    values = Values(algebra, rules, layout(options), any_order)
+    try:
+        node = _root(document, checker, values)
+    except RecursionError:
+        raise InvalidGrammar("the schema nests too many schemas in each other", "#") from None
+    return node, notes
+
+
+def _root(document: Document, checker: Checker, values: Values) -> Node:
+    """Check everything, refuse what has to be refused, and make the grammar of the root."""
+    checker.run()
+    root, hard = goal(document.root), checker.hard()
     if document.root in hard:
         values.explore(root, hard)
     node = values.value(root)
     if not is_productive(node):
         raise InvalidGrammar("no value satisfies the schema", "#")
-    return node, notes
+    return node
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

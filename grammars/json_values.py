@@ -11,11 +11,20 @@ from typing import Any
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
-from radixgen.grammars.json_decimals import number_text
+from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import KINDS, admits
-from radixgen.grammars.json_layout import ANY_STRING, QUOTE, WORDS, Layout, Literals, any_value
+from radixgen.grammars.json_layout import (
+    ANY_STRING,
+    QUOTE,
+    TRIE_FROM,
+    WORDS,
+    Layout,
+    Literals,
+    any_value,
+)
+from radixgen.grammars.json_numbers import Numbers
 from radixgen.grammars.json_objects import ObjectRules
 from radixgen.grammars.json_proofs import Proofs
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
@@ -72,7 +81,7 @@ class Values:
         if kind == "string":
             return [self._texts(found)]
         if kind == "number":
-            return [number_text(found, self.rules)]
+            return self._numbers(found)
         return [WORDS[word] for word in sorted(found, key=str)]
 
     def _container(self, shape: Any, wanted: Goal) -> tuple[ObjectRules | ArrayRules, Node]:
@@ -104,14 +113,22 @@ class Values:
                             seen.add(inner)
                             waiting.append(inner)
 
+    def _numbers(self, numbers: Numbers) -> list[Node]:
+        if len(numbers.points) <= TRIE_FROM:
+            return [number_text(numbers, self.rules)]
+        listed = self._literals(spellings(numbers.points))
+        return [listed, number_text(Numbers(pieces=numbers.pieces), self.rules)]
+
+    def _literals(self, values: list[bytes]) -> Node:
+        self._kept.append(values)
+        return Literals(values, self.rules).node()
+
     def _texts(self, texts: Texts) -> Node:
         if texts is EVERY:
             return ANY_STRING
         if texts.finite is None:
             return concat(QUOTE, encoded(texts.expr), QUOTE)
-        literals = sorted(map(spelled, texts.finite))
-        self._kept.append(literals)
-        return Literals(literals, self.rules).node()
+        return self._literals(sorted(map(spelled, texts.finite)))
 
     # --- what can be said without expanding anything -----------------------------------------
 
