@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,8 @@ class LiveServer:
         atexit.register(self.kill)
         self.lines: list[str] = []
         self.url = self._wait()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _wait(self) -> str:
         assert self.process.stderr is not None
@@ -63,11 +63,6 @@ class LiveServer:
         )
         return int(found.stdout.split()[0])
 
-    def stop(self, seconds: float = 30) -> int:
-        """SIGTERM, and the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
-
     def kill(self) -> None:
         atexit.unregister(self.kill)
         if self.process.poll() is None:
@@ -77,6 +72,9 @@ class LiveServer:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 @functools.cache

@@ -121,7 +121,7 @@ class EventStream(Response):
                 await self._send(send, await self._first)
                 async for data in self._events:
                     await self._send(send, data)
-        except (OSError, StopAsyncIteration):  # the client went away; there was nothing to say
+        except (ConnectionError, StopAsyncIteration):  # the client went away; nothing was to say
             pass
         except Exception as error:
             await self._send(send, self._format_error(api_error(error)))

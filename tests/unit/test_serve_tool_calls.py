@@ -1,0 +1,145 @@
+"""Calls are found whatever pieces the text comes in, and read as they were written."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.compiler import build
+from radixgen.grammars.expr import RuleSet
+from radixgen.serve.constraints import schema_spec
+from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Said, ToolCallParser
+from radixgen.serve.tools import OPENING, Tool, ToolChoice, constrain, written_call
+from radixgen.types import GrammarSpec
+
+ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+SAY = Tool("say", "Says.", input_format={"type": "regex", "pattern": "hi|bye"})
+
+
+def read(pieces: list[str]) -> tuple[str, list[tuple[str, bool, str]], int]:
+    """The content, the calls as (name, custom, text), and how many of them are complete."""
+    parser, events = ToolCallParser(), list[Event]()
+    for piece in pieces:
+        events += parser.push(piece)
+    events += parser.finish()
+    calls: list[tuple[str, bool, str]] = []
+    for event in events:
+        if isinstance(event, Called):
+            assert event.index == len(calls)
+            calls.append((event.name, event.custom, ""))
+        elif isinstance(event, Argument):
+            name, custom, text = calls[event.index]
+            calls[event.index] = name, custom, text + event.text
+    content = "".join(event.text for event in events if isinstance(event, Said))
+    return content, calls, sum(isinstance(event, Ended) for event in events)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v), max_leaves=5
+)
+function_calls = st.tuples(
+    st.from_regex(r"[a-z_]{1,9}", fullmatch=True),
+    st.just(False),
+    st.dictionaries(st.text(), values, max_size=3),
+)
+custom_calls = st.tuples(
+    st.from_regex(r"[a-z_]{1,9}", fullmatch=True),
+    st.just(True),
+    st.text().filter(lambda text: "\n</tool_call>" not in text + "\n</tool_call>"[:-1]),
+)
+
+
+@given(
+    st.text().filter(lambda text: OPENING not in text and text == text.strip()),
+    st.lists(function_calls | custom_calls, max_size=3),
+    st.data(),
+)
+def test_calls_are_read_as_they_were_written(content: str, calls: Any, data: Any) -> None:
+    written = [written_call(name, value, custom=custom) for name, custom, value in calls]
+    text = "\n".join([content, *written])
+    if not calls:
+        text = content
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    found_content, found, num_ended = read(pieces)
+    assert found_content == content
+    assert num_ended == len(calls)
+    assert [(name, custom) for name, custom, _ in found] == [(n, c) for n, c, _ in calls]
+    for (_, custom, value), (_, _, got) in zip(calls, found, strict=True):
+        assert (got if custom else json.loads(got)) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<tool_call", "<tool_cal", "a < b", "<tool_call>{}", "<tool_call>" + "x" * 400, "<<tool_call"],
+)
+def test_what_is_no_call_is_text(text: str) -> None:
+    assert read([text]) == (text, [], 0)
+    assert read(list(text)) == (text, [], 0)
+
+
+def test_a_call_that_was_cut_off_is_not_ended() -> None:
+    text = written_call("add", {"a": 1})
+    _, calls, num_ended = read([text[: text.index("1")]])
+    assert calls == [("add", False, '{"a": ')]
+    assert num_ended == 0
+
+
+def test_a_long_text_takes_linear_time() -> None:
+    content, calls, _ = read(["<tool_call "] * 20_000)
+    assert not calls
+    assert content.strip() == ("<tool_call " * 20_000).strip()
+
+
+def accepts(spec: GrammarSpec | None, text: str) -> bool:
+    from helpers import recognised
+
+    assert spec is not None
+    return recognised(build(spec, RuleSet()), [text])[0]
+
+
+CALL = written_call("add", {"a": 1})
+SAID = written_call("say", "hi", custom=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "accepted", "refused"),
+    [
+        (ToolChoice("auto"), ["", "hello", CALL, f"so: {CALL}", f"{CALL}\n{SAID}"],
+         ["<tool_call>", CALL[:-1]]),
+        (ToolChoice("auto", once=True), ["hello", CALL], [f"{CALL}\n{CALL}"]),
+        (ToolChoice("required"), [CALL, SAID, f"{CALL}\n{SAID}"], ["", "hello", f"a{CALL}"]),
+        (ToolChoice("required", once=True), [CALL], [f"{CALL}\n{CALL}"]),
+        (ToolChoice("required", frozenset({"say"})), [SAID], [CALL]),
+        (ToolChoice("none"), ["", "hello <tool"], [CALL, "a <tool_call b"]),
+    ],
+)  # fmt: skip
+def test_what_a_choice_lets_pass(
+    choice: ToolChoice, accepted: list[str], refused: list[str]
+) -> None:
+    spec = constrain([ADD, SAY], choice, None)
+    for text in accepted:
+        assert accepts(spec, text), text
+    for text in refused:
+        assert not accepts(spec, text), text
+
+
+def test_a_format_holds_of_what_is_no_call() -> None:
+    content = schema_spec({"type": "object", "additionalProperties": False}, "x")
+    spec = constrain([ADD], ToolChoice("auto"), content)
+    assert accepts(spec, "{}")
+    assert accepts(spec, CALL)
+    assert not accepts(spec, "hello")
+
+
+def test_arguments_are_an_object_whatever_the_schema_says() -> None:
+    for parameters in (None, True, {}, {"properties": {}}):
+        spec = constrain([Tool("f", parameters=parameters)], ToolChoice("required"), None)
+        assert accepts(spec, written_call("f", {}))
+        assert not accepts(spec, written_call("f", 1))
+    spec = constrain([Tool("f", parameters=False)], ToolChoice("required"), None)
+    with pytest.raises(InvalidGrammar):
+        accepts(spec, "")
