@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from radixgen.errors import RadixgenError
-from radixgen.serve import chat, completions, models, native
+from radixgen.serve import chat, completions, messages, models, native
 from radixgen.serve.context import Context
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
@@ -23,7 +23,13 @@ from radixgen.serve.metrics import Metrics
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Supervisor
 
-ROUTERS = (chat.router, completions.router, native.router, models.router)
+ROUTERS = (
+    chat.router,
+    completions.router,
+    messages.router,
+    native.router,
+    models.router,
+)
 
 
 def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:

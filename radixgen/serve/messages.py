@@ -1,0 +1,219 @@
+"""`POST /v1/messages` and `count_tokens`: Anthropic's API, at once or as events."""
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from radixgen.serve.chat import answer_constraint, call_id, parsed
+from radixgen.serve.context import Context, get_context, log_usage, make_job
+from radixgen.serve.conversation import Layout, prompt_ids
+from radixgen.serve.errors import ApiError
+from radixgen.serve.http import json_answer, named_event
+from radixgen.serve.jobs import Job
+from radixgen.serve.messages_request import (
+    CountRequest,
+    MessagesRequest,
+    choice_of,
+    constraint_of,
+    tools_of,
+    turns_of,
+)
+from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Said, ToolCallParser
+from radixgen.types import FinishReason, GenerateResult, Piece, SamplingParams, Usage
+
+router = APIRouter(tags=["Anthropic"])
+
+
+@router.post("/v1/messages/count_tokens", responses=answers(None))
+async def count_tokens(body: CountRequest, request: Request) -> Response:
+    """How many tokens the prompt of a conversation has."""
+    context = get_context(request)
+    context.check_model(body.model)
+    choice_of(body)
+    constraint_of(body)
+    ids = await _prompt(context, body)
+    return json_answer({"input_tokens": len(ids)})
+
+
+@router.post("/v1/messages", responses=answers(None, stream=True))
+async def messages(body: MessagesRequest, request: Request) -> Response:
+    """Answer a conversation."""
+    context = get_context(request)
+    context.check_model(body.model)
+    choice = choice_of(body)
+    constraint = answer_constraint(tools_of(body), choice, constraint_of(body))
+    with renamed(constraint):
+        prompt = await _prompt(context, body)
+        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body)
+        answer = _Answer(context, job, body, parses=bool(body.tools) and choice.mode != "none")
+        if body.stream:
+            return await context.stream(request, answer.events(request), _error_event(request))
+        results = await context.run(request, job)
+    return json_answer(answer.whole(results[0]))
+
+
+async def _prompt(context: Context, body: CountRequest) -> list[int]:
+    """The prompt's ids. A last message of the assistant is continued, as Anthropic's models do."""
+    turns = turns_of(body)
+    continues = turns[-1].role == "assistant"
+    layout = Layout(open_answer=not continues, continue_last=continues)
+    return await prompt_ids(context.client, turns, tools_of(body), layout)
+
+
+def _sampling(body: MessagesRequest) -> SamplingParams:
+    given = {
+        "max_tokens": body.max_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stop": body.stop_sequences,
+    }
+    return SamplingParams(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+
+
+def _error_event(request: Request) -> Any:
+    def event(error: ApiError) -> bytes:
+        return named_event("error", error.anthropic_body(request.state.request_id))
+
+    return event
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Anthropic's input_tokens are those that were not cached."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _stop(reason: FinishReason, stop: str | int | None, num_calls: int) -> dict[str, Any]:
+    if reason is FinishReason.STOP and isinstance(stop, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    name = "max_tokens" if reason is FinishReason.LENGTH else "end_turn"
+    if num_calls and reason is FinishReason.STOP:
+        name = "tool_use"
+    return {"stop_reason": name, "stop_sequence": None}
+
+
+class _Answer:
+    """A result, or pieces, in Anthropic's shape. `parses`: the text may hold tool calls."""
+
+    def __init__(self, context: Context, job: Job, body: MessagesRequest, *, parses: bool) -> None:
+        self._context = context
+        self._job = job
+        self._head = {"id": job.rid, "type": "message", "role": "assistant", "model": body.model}
+        self._parser = ToolCallParser() if parses else None
+        self._num_calls = 0
+        self._open: str | None = None  # the type of the content block that is being written
+        self._index = -1  # its place
+
+    def whole(self, result: GenerateResult) -> dict[str, Any]:
+        choice = result.choices[0]
+        blocks: list[dict[str, Any]] = []
+        written: list[str] = []  # the arguments of each call
+        for item in parsed(choice.text) if self._parser else [Said(choice.text)]:
+            if isinstance(item, Said):
+                blocks.append({"type": "text", "text": item.text})
+            elif isinstance(item, Called):
+                blocks.append(self._begun(item))
+                written.append("")
+            elif isinstance(item, Argument):
+                written[item.index] += item.text
+        calls = [block for block in blocks if block["type"] == "tool_use"]
+        for call, text in zip(calls, written, strict=True):
+            call["input"] = _value(text)
+        return self._head | {
+            "content": blocks,
+            **_stop(choice.finish_reason, choice.stop_reason, len(calls)),
+            "usage": _usage(result.usage),
+        }
+
+    def _begun(self, call: Called) -> dict[str, Any]:
+        name = call_id(self._job.rid, 0, call.index).replace("call_", "toolu_", 1)
+        return {"type": "tool_use", "id": name, "name": call.name, "input": {}}
+
+    async def events(self, request: Request) -> AsyncGenerator[bytes]:
+        """The events of a stream."""
+        last: Piece | None = None
+        async for piece in self._context.jobs.stream(self._job):
+            if last is None:
+                yield self._start()
+            if piece.result is None:
+                last = piece
+                for data in self._piece(piece):
+                    yield data
+                continue
+            usage = piece.result.usage
+            log_usage(request, [usage])
+            for data in self._end(last, usage):
+                yield data
+
+    def _start(self) -> bytes:
+        usage = {"input_tokens": len(self._job.prompts[0]), "output_tokens": 0}
+        empty: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        return named_event(
+            "message_start", {"type": "message_start", "message": self._head | empty}
+        )
+
+    def _piece(self, piece: Piece) -> Iterator[bytes]:
+        events: list[Event] = [Said(piece.text)] if piece.text else []
+        if self._parser is not None:
+            events = self._parser.push(piece.text)
+            if piece.finish_reason is not None:
+                events += self._parser.finish()
+        for item in events:
+            if isinstance(item, Said):
+                if self._open != "text":
+                    yield from self._block({"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": item.text})
+            elif isinstance(item, Called):
+                self._num_calls += 1
+                yield from self._block(self._begun(item))
+            elif isinstance(item, Argument):
+                yield self._delta({"type": "input_json_delta", "partial_json": item.text})
+            elif isinstance(item, Ended):
+                yield from self._close()
+
+    def _block(self, block: dict[str, Any]) -> Iterator[bytes]:
+        yield from self._close()
+        self._open = block["type"]
+        self._index += 1
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        yield named_event("content_block_start", start)
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is not None:
+            self._open = None
+            stop = {"type": "content_block_stop", "index": self._index}
+            yield named_event("content_block_stop", stop)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        body = {"type": "content_block_delta", "index": self._index, "delta": delta}
+        return named_event("content_block_delta", body)
+
+    def _end(self, last: Piece | None, usage: Usage) -> Iterator[bytes]:
+        yield from self._close()
+        reason = (last and last.finish_reason) or FinishReason.ABORT
+        delta = _stop(reason, last.stop_reason if last else None, self._num_calls)
+        body = {"type": "message_delta", "delta": delta, "usage": _usage(usage)}
+        yield named_event("message_delta", body)
+        yield named_event("message_stop", {"type": "message_stop"})
+
+
+def _value(text: str) -> Any:
+    """The arguments of a call; those that were cut off by an abort are none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
