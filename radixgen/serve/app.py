@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from radixgen.errors import RadixgenError
-from radixgen.serve import chat, completions, messages, models, native
+from radixgen.serve import chat, completions, messages, models, native, responses
 from radixgen.serve.context import Context
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
@@ -26,6 +26,7 @@ from radixgen.serve.supervisor import Supervisor
 ROUTERS = (
     chat.router,
     completions.router,
+    responses.router,
     messages.router,
     native.router,
     models.router,

@@ -41,7 +41,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     when_usage = check_stream_options(body.stream_options, body.stream)
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
     constraint = answer_constraint(tools, choice, constraint_of(body))
-    with renamed(constraint):
+    with renamed(constraint, prompt="messages"):
         sampling = to_sampling(
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )

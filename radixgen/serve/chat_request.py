@@ -108,7 +108,7 @@ def choice_of(body: ChatRequest) -> ToolChoice:
             if mode not in ("auto", "required") or not tools:
                 message = "allowed_tools needs a mode, auto or required, and tools"
                 raise bad_request(message, "tool_choice")
-            names = frozenset(map(_allowed_name, tools))
+            names = frozenset(map(allowed_name, tools))
             return ToolChoice("auto" if mode == "auto" else "required", names, once)
     raise bad_request(
         "tool_choice must be auto, none, required, or name a tool: "
@@ -117,7 +117,8 @@ def choice_of(body: ChatRequest) -> ToolChoice:
     )
 
 
-def _allowed_name(tool: Any) -> str:
+def allowed_name(tool: Any) -> str:
+    """The name of a tool in a list of allowed ones, in any form of it."""
     match tool:
         case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}}:
             return name

@@ -46,7 +46,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     context.check_model(body.model)
     choice = choice_of(body)
     constraint = answer_constraint(tools_of(body), choice, constraint_of(body))
-    with renamed(constraint):
+    with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await _prompt(context, body)
         job = make_job(request, "msg", [prompt], _sampling(body), constraint, body)
         answer = _Answer(context, job, body, parses=bool(body.tools) and choice.mode != "none")

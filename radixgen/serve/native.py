@@ -67,7 +67,7 @@ async def generate(body: GenerateBody, request: Request) -> Response:
     routing = RoutingFields(
         rid=body.rid, priority=body.priority, cache_salt=body.cache_salt or body.extra_key
     )
-    with renamed(constraint):
+    with renamed(constraint, max_tokens="max_new_tokens"):
         sampling = to_sampling(
             body.sampling_params.common(),
             context.config,

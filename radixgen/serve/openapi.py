@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from radixgen.errors import InvalidGrammar
+from radixgen.errors import InvalidGrammar, InvalidRequest
 from radixgen.serve.constraints import Constraint
 from radixgen.serve.schemas import ErrorAnswer
 
@@ -42,11 +42,14 @@ def answers(model: type[BaseModel] | None, *, stream: bool = False) -> Answers:
 
 
 @contextlib.contextmanager
-def renamed(constraint: Constraint | None) -> Iterator[None]:
-    """An error of a constraint names the field of the request that it came from."""
+def renamed(constraint: Constraint | None, **names: str) -> Iterator[None]:
+    """An error names the field of the request that it came from. `names`: ours to the request's."""
     try:
         yield
     except InvalidGrammar as error:
         if constraint is not None:
             error.param = constraint.param
+        raise
+    except InvalidRequest as error:
+        error.param = names.get(error.param or "", error.param)
         raise

@@ -119,7 +119,10 @@ def test_schemas_and_grammars_are_kept(http: httpx2.Client) -> None:
         ({"text": "a", "sampling_params": {"regex": "a", "ebnf": 'root ::= "a"'}}, "ebnf"),
         ({"text": "a", "sampling_params": {"json_schema": "{"}}, "json_schema"),
         ({"text": "a", "sampling_params": {"regex": "(?=a)b"}}, "regex"),
-        ({"text": "a", "sampling_params": {"regex": "a{100}", "max_new_tokens": 5}}, "max_tokens"),
+        (
+            {"text": "a", "sampling_params": {"regex": "a{100}", "max_new_tokens": 5}},
+            "max_new_tokens",
+        ),
         ({"text": "a", "sampling_params": {"stop_regex": "a"}}, "sampling_params.stop_regex"),
         ({"text": "a", "top_logprobs_num": 3}, "return_logprob"),
         ({"text": "a", "lora_path": "x"}, "lora_path"),

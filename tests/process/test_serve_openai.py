@@ -193,7 +193,7 @@ def test_roles_parts_and_earlier_calls_reach_the_prompt(client: openai.OpenAI) -
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "prompt"),
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"extra_body": {"top_q": 1}}, "top_q"),
         ({"extra_body": {"functions": []}}, "functions"),
