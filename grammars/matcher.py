@@ -191,16 +191,6 @@ class GrammarMatcher:
             self._error = str(error)
             return False
 
-    def is_finished(self) -> bool:
-        """Whether the text is over: ended, or complete with nothing that may follow."""
-        if self._terminated or not self.is_accepting():
-            return self._terminated
-        try:
-            return not self._engine.next_bytes(self._states[-1])
-        except InvalidGrammar as error:
-            self._error = str(error)
-            return False
-
     def is_accepting(self) -> bool:
         """Whether the text so far is complete."""
         if self._error is not None:

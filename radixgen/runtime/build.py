@@ -70,16 +70,15 @@ def build_engine(config: RuntimeConfig) -> Built:
 
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
-    """Compiles for the model's own tokens; special ones are never spelled by a grammar."""
+    """Compiles constraints in a thread of its own."""
+    return GrammarPool(lambda: make_compiler(tokenizer))
 
-    def make_compiler() -> GrammarCompiler:
-        tokens = [tokenizer.token_bytes(i) or None for i in range(tokenizer.vocab_size)]
-        vocabulary = Vocabulary.from_tokens(
-            tokens, tuple(tokenizer.eos_ids), tuple(tokenizer.special_ids)
-        )
-        return GrammarCompiler(vocabulary)
 
-    return GrammarPool(make_compiler)
+def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    """For the model's own tokens; special ones are never spelled by a grammar."""
+    tokens = [tokenizer.token_bytes(i) or None for i in range(tokenizer.vocab_size)]
+    ends, special = tuple(tokenizer.eos_ids), tuple(tokenizer.special_ids)
+    return GrammarCompiler(Vocabulary.from_tokens(tokens, ends, special))
 
 
 def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
