@@ -74,8 +74,9 @@ def test_tools_are_called_as_asked(client: anthropic.Anthropic) -> None:
         model="tiny", messages=ASK, max_tokens=200, tools=[TOOL],  # type: ignore[list-item]
         tool_choice={"type": "tool", "name": "add"},
     ) as stream:  # fmt: skip
-        (call,) = stream.get_final_message().content
-    assert 0 <= call.input["a"] <= 9
+        streamed: list[Any] = list(stream.get_final_message().content)
+    assert len(streamed) == 1
+    assert 0 <= streamed[0].input["a"] <= 9
     answer = create(client, tools=[TOOL], tool_choice={"type": "none"})
     assert all(block.type == "text" for block in answer.content)
 

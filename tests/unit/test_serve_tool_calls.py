@@ -136,7 +136,8 @@ def test_a_format_holds_of_what_is_no_call() -> None:
 
 
 def test_arguments_are_an_object_whatever_the_schema_says() -> None:
-    for parameters in (None, True, {}, {"properties": {}}):
+    loose: list[dict[str, Any] | bool | None] = [None, True, {}, {"properties": {}}]
+    for parameters in loose:
         spec = constrain([Tool("f", parameters=parameters)], ToolChoice("required"), None)
         assert accepts(spec, written_call("f", {}))
         assert not accepts(spec, written_call("f", 1))
