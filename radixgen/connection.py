@@ -33,6 +33,7 @@ from radixgen.streams import Row
 
 logger = logging.getLogger(__name__)
 
+_NEVER_MS = 24 * 3600 * 1000
 MAX_MESSAGES_PER_TURN = 128  # then other tasks of the loop have their turn
 
 
@@ -93,7 +94,8 @@ class Connection:
         self._socket = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.set(option, 0)  # no limits, and no waiting at the end
-        self._socket.set(zmq.RECONNECT_IVL, -1)  # a runtime that died does not come back
+        # A runtime that died does not come back. Not -1: that would drop what it said last.
+        self._socket.set(zmq.RECONNECT_IVL, _NEVER_MS)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(f"ipc://{self._path}")
         self._lost = None
