@@ -96,6 +96,11 @@ class GrammarCompiler:
             self._run(spec, running)
         return running.result()
 
+    def has(self, spec: GrammarSpec) -> bool:
+        """Whether `compile` would find it in the cache."""
+        with self._lock:
+            return spec in self._kept
+
     def _run(self, spec: GrammarSpec, future: "Future[CompiledGrammar]") -> None:
         try:
             compiled = self._compile(spec)

@@ -18,6 +18,7 @@ from radixgen.model.load import load_runner
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
+from radixgen.runtime.grammar_screen import Screen
 from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
@@ -70,8 +71,8 @@ def build_engine(config: RuntimeConfig) -> Built:
 
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
-    """Compiles constraints in a thread of its own."""
-    return GrammarPool(lambda: make_compiler(tokenizer))
+    """Compiles constraints in a thread of its own, after a trial in a process of its own."""
+    return GrammarPool(lambda: make_compiler(tokenizer), Screen())
 
 
 def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:

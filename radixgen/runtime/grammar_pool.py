@@ -1,11 +1,13 @@
 """Constraints of requests: compiled in a thread of their own, and written into masks.
 
-A request that waits for its grammar delays nobody: steps go on and take in what is ready. A
-grammar that cannot be compiled fails its own request. Knows matchers and masks; no tensors, and
-of a request only its name.
+Each is compiled in a process of its own first (`grammar_screen`), and the thread rests after work,
+so that hostile constraints neither stop the steps nor slow them for long. A request that waits for
+its grammar delays nobody: steps go on and take in what is ready. A grammar that cannot be compiled
+fails its own request. Knows matchers and masks; no tensors, and of a request only its name.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +19,12 @@ from numpy.typing import NDArray
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.runtime.grammar_screen import Screen
 from radixgen.schedule.step import MaskRequest
 from radixgen.types import GrammarSpec
+
+REST = 3.0  # seconds of rest a second of work: compiling in this process slows the steps
+MAX_REST = 2.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,14 @@ class Outcome:
 class GrammarPool:
     """Compiles for one vocabulary. `make_compiler` is called once, in the pool's thread.
 
-    `wake` is called from that thread whenever an outcome is ready.
+    `wake` is called from that thread whenever an outcome is ready. `screen` compiles first what is
+    not in the cache.
     """
 
-    def __init__(self, make_compiler: Callable[[], GrammarCompiler]) -> None:
+    def __init__(
+        self, make_compiler: Callable[[], GrammarCompiler], screen: Screen | None = None
+    ) -> None:
+        self._screen = screen
         self.wake: Callable[[], None] = lambda: None
         self._make_compiler = make_compiler
         self._compiler: GrammarCompiler | None = None
@@ -44,6 +54,7 @@ class GrammarPool:
         self._ready: deque[Outcome] = deque()
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
+        self._rest = 0.0
         self.num_compiled = 0
         self.num_refused = 0
 
@@ -80,9 +91,7 @@ class GrammarPool:
         if rid not in self._wanted:
             return
         try:
-            if self._compiler is None:
-                self._compiler = self._make_compiler()
-            outcome = Outcome(rid, self._compiler.compile(spec))
+            outcome = Outcome(rid, self._compile(spec))
             self.num_compiled += 1
         except RadixgenError as error:
             outcome = Outcome(rid, None, error)
@@ -92,6 +101,21 @@ class GrammarPool:
             self.num_refused += 1
         self._ready.append(outcome)
         self.wake()
+        time.sleep(min(self._rest, MAX_REST))
+
+    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        self._rest = 0.0
+        if self._compiler is None:
+            if self._screen is not None:
+                self._screen.start()  # meanwhile
+            self._compiler = self._make_compiler()
+        if self._screen is not None and not self._compiler.has(spec):
+            self._screen.check(spec)
+        started = time.monotonic()
+        try:
+            return self._compiler.compile(spec)
+        finally:
+            self._rest = REST * (time.monotonic() - started)
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:

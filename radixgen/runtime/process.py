@@ -6,6 +6,7 @@ stderr   the log
 """
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -29,6 +30,7 @@ from radixgen.runtime.loop import Loop, listen
 logger = logging.getLogger(__name__)
 
 PARENT_POLL_SECONDS = 0.5
+SWITCH_SECONDS = 0.0005  # after which a compile lets the loop have the interpreter again
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
     from radixgen.runtime.build import build_engine  # the model's libraries, seconds to load
 
     built = build_engine(orders.config)
+    gc.freeze()  # what is here stays: no later collection need look through it
+    sys.setswitchinterval(SWITCH_SECONDS)
     ready = Ready(
         rid="start",
         model=built.model,

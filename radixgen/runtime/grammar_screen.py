@@ -1,0 +1,186 @@
+"""Compiles a constraint in a process of its own first, where it can be killed.
+
+    pool's thread ── spec, one line of JSON ──▶ this module as a process: compiles it for bytes
+                  ◀── null or what is wrong ──
+
+Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
+and within memory. So a constraint that is made to take long costs the other requests nothing. The
+process ends when its stdin does. Knows specs and the compiler; no requests and no model.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import IO, NoReturn
+
+from radixgen.errors import InvalidGrammar, RadixgenError
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec
+
+logger = logging.getLogger(__name__)
+
+MAX_SECONDS = 10.0  # of one compile
+MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
+MAX_BYTES = 2 << 30  # of the process's address space
+
+
+class Screen:
+    """A process that compiles first. It is started when it is first needed, or by `start`, and
+    again after it had to be killed; it goes with this object. For one thread at a time, but for
+    `close`."""
+
+    def __init__(self, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES) -> None:
+        self.max_seconds = max_seconds
+        self.max_bytes = max_bytes
+        self.num_killed = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Start the process, so that the first constraint need not wait for it.
+
+        When it cannot be started, nothing is checked.
+        """
+        try:
+            self._start()
+        except OSError as error:
+            logger.warning("constraints are compiled without a trial: %s", error)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._process is None and not self._is_closed:
+                code = "from radixgen.runtime.grammar_screen import main; main()"
+                process = subprocess.Popen(
+                    [sys.executable, "-c", code, str(self.max_bytes)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
+                )
+                self._process, self._end = process, weakref.finalize(self, _end, process)
+
+    def check(self, spec: GrammarSpec) -> None:
+        """Raises InvalidGrammar for what does not compile, or not within the limits."""
+        self.start()
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            return
+        try:
+            process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
+            process.stdin.flush()
+            reply = _read_line(process.stdout, self.max_seconds)
+        except OSError:
+            reply = b""
+        if reply is None:
+            self._give_up(
+                f"the constraint takes over {self.max_seconds:g} s to compile; simplify its "
+                "patterns or bounds"
+            )
+        elif not reply.endswith(b"\n"):
+            self._give_up(
+                f"the constraint takes over {self.max_bytes >> 20} MiB to compile; simplify it"
+            )
+        else:
+            message = json.loads(reply)
+            if message is not None:
+                raise InvalidGrammar(message)
+
+    def _give_up(self, message: str) -> NoReturn:
+        self._stop()
+        self.num_killed += 1
+        raise InvalidGrammar(message)
+
+    def _stop(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process = None
+                self._end()
+
+    def close(self) -> None:
+        """End the process for good; a check under way fails."""
+        self._is_closed = True
+        self._stop()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):  # what was still to be written
+                stream.close()
+
+
+def _read_line(stream: IO[bytes], max_seconds: float) -> bytes | None:
+    """A line, what there was of it when the stream ended, or None when time is over."""
+    descriptor, line = stream.fileno(), b""
+    deadline = time.monotonic() + max_seconds
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))
+        if not readable:
+            return None
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            return line
+        line += piece
+    return line
+
+
+# ---- the process ----
+
+
+def main() -> None:
+    """Compile each line of stdin, until it ends, and answer with a line each."""
+    _limit_memory(int(sys.argv[1]))
+    os.nice(5)
+    answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    compiler = _compiler()
+    with contextlib.suppress(BrokenPipeError):
+        while line := requests.readline():
+            signal.alarm(MAX_ALONE)
+            answers.write(json.dumps(_verdict(compiler, line)).encode() + b"\n")
+            answers.flush()
+            signal.alarm(0)
+
+
+def _compiler() -> GrammarCompiler:
+    """For bytes: whether a constraint compiles does not depend on the vocabulary."""
+    tokens: list[bytes | None] = [*(bytes([byte]) for byte in range(256)), None]
+    return GrammarCompiler(Vocabulary.from_tokens(tokens, [256]))
+
+
+def _verdict(compiler: GrammarCompiler, line: bytes) -> str | None:
+    try:
+        fields = json.loads(line)
+        options = tuple((name, value) for name, value in fields["options"])
+        compiler.compile(GrammarSpec(fields["kind"], fields["source"], options))
+    except RadixgenError as error:
+        return str(error)
+    except MemoryError:
+        raise SystemExit(1) from None  # nothing here can be trusted any more
+    except Exception as error:
+        return f"the constraint failed: {error!r}"
+    return None
+
+
+def _limit_memory(max_bytes: int) -> None:
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return
+    with contextlib.suppress(ValueError, OSError):  # a lower limit is in force already
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

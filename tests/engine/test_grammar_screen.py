@@ -1,0 +1,139 @@
+"""Constraints are tried in a process of their own, which bounds their time and memory."""
+
+import json
+import random
+import time
+from array import array
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from scheduling import HashModel, terminals_of
+
+from radixgen.cache.pages import PagePool
+from radixgen.cache.radix import RadixCache
+from radixgen.config import ScheduleConfig
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
+from radixgen.runtime.engine import Engine
+from radixgen.runtime.grammar_pool import GrammarPool
+from radixgen.runtime.grammar_screen import Screen
+from radixgen.schedule.request import Event
+from radixgen.schedule.scheduler import Scheduler
+from radixgen.types import GrammarSpec, SamplingParams
+
+GOOD = GrammarSpec("regex", "a{2,3}")
+BAD = GrammarSpec("regex", "(unclosed")
+
+
+def large(number: int = 0) -> GrammarSpec:
+    """A schema that takes a good part of a second."""
+    inner = {"type": "object", "properties": {f"k{j}": {"type": "integer"} for j in range(10)}}
+    properties = {f"p{number}_{i}": inner | {"minProperties": i % 3} for i in range(4000)}
+    return GrammarSpec("json_schema", json.dumps({"type": "object", "properties": properties}))
+
+
+@pytest.fixture
+def screen() -> Iterator[Screen]:
+    screen = Screen()
+    yield screen
+    screen.close()
+
+
+def pid_of(screen: Screen) -> int:
+    assert screen._process is not None
+    return screen._process.pid
+
+
+def test_what_compiles_passes_and_what_does_not_is_told_why(screen: Screen) -> None:
+    screen.check(GOOD)
+    pid = pid_of(screen)
+    with pytest.raises(InvalidGrammar, match="no '\\)' at its end"):
+        screen.check(BAD)
+    screen.check(GrammarSpec("json_schema", "{}", (("whitespace", "compact"),)))
+    assert pid_of(screen) == pid, "one process for all"
+
+
+def test_what_takes_too_long_is_killed_and_the_next_one_is_not(screen: Screen) -> None:
+    screen.check(GOOD)
+    screen.max_seconds = 0.01
+    with pytest.raises(InvalidGrammar, match=r"over 0\.01 s"):
+        screen.check(large())
+    screen.max_seconds = 30.0
+    screen.check(GOOD)
+    assert screen.num_killed == 1
+
+
+def test_a_process_that_dies_fails_one_constraint(screen: Screen) -> None:
+    screen.check(GOOD)
+    psutil.Process(pid_of(screen)).kill()
+    with pytest.raises(InvalidGrammar, match="MiB"):
+        screen.check(GOOD)
+    screen.check(GOOD)
+
+
+def test_memory_is_bounded() -> None:
+    screen = Screen(max_bytes=1 << 20)  # not enough to begin with
+    with pytest.raises(InvalidGrammar, match="over 1 MiB"):
+        screen.check(GOOD)
+    screen.close()
+
+
+def test_no_process_is_left_behind() -> None:
+    closed, dropped = Screen(), Screen()
+    pids = []
+    for screen in (closed, dropped):
+        screen.check(GOOD)
+        pids.append(pid_of(screen))
+    closed.close()
+    closed.check(BAD)  # nothing is checked any more
+    del dropped, screen
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Screen) -> None:
+    screen.max_seconds = 0.2
+    vocabulary = Vocabulary.from_tokens([*(bytes([b]) for b in range(256)), None], [256])
+    scheduler = Scheduler(
+        ScheduleConfig(max_step_tokens=64, max_running=8),
+        RadixCache(PagePool(256), 4),
+        max_context=256,
+        vocab_size=257,
+        end_token_ids=[256],
+        rng=random.Random(0),
+        check=True,
+    )
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen)
+    engine = Engine(scheduler, HashModel(4, 257), pool)
+    screen.check(GOOD)
+    for number in range(3):
+        engine.add(GenerateRequest(f"bad{number}", SamplingParams(), large(number)), _prompt())
+    plain = SamplingParams(max_tokens=30, seed=1, ignore_eos=True)
+    engine.add(GenerateRequest("plain", plain), _prompt())
+    engine.add(GenerateRequest("good", SamplingParams(max_tokens=5, seed=1), GOOD), _prompt())
+    ends = terminals_of(_drive(engine))
+    assert isinstance(ends["plain"], RequestFinished)
+    assert isinstance(ends["good"], RequestFinished)
+    for number in range(3):
+        end = ends[f"bad{number}"]
+        assert isinstance(end, RequestFailed)
+        assert "over 0.2 s to compile" in end.message
+    assert next(iter(ends)) == "plain", "it waited for nobody"
+
+
+def _prompt() -> "array[int]":
+    return array("i", [1, 2, 3])
+
+
+def _drive(engine: Engine) -> list[Event]:
+    events: list[Event] = []
+    deadline = time.monotonic() + 60
+    while engine.scheduler.requests:
+        assert time.monotonic() < deadline, "still busy"
+        if engine.has_work:
+            events += engine.step()
+        else:
+            time.sleep(0.001)
+    return events
