@@ -83,6 +83,7 @@ class Executor:
         self.begin_text = 0  # characters of text that came from the parent
         self.stream = Stream()
         self.asked: list[Asked] = []
+        self.asked_by_forks: list[Asked] = []  # that were joined
         self.ret_value: Any = None  # of the program
         self.error: BaseException | None = None
         self.error_seen = False  # by whoever runs the program
@@ -183,6 +184,13 @@ class Executor:
     def _tell(self) -> None:
         with self.news:
             self.news.notify_all()
+
+    def all_asked(self) -> list[Asked]:
+        """What the model was asked by this state and its forks."""
+        found = [*self.asked, *self.asked_by_forks]
+        for child in list(self.children):
+            found += child.all_asked()
+        return found
 
     def goes_on(self) -> None:
         """What this state said, another will continue. Called when all of it is done."""

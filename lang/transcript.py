@@ -110,11 +110,12 @@ def program_html(title: str, prefix: str) -> str:
 
 
 def summary(executor: Executor) -> str:
-    """How often the model was asked and what of its prompts was reused, in words."""
-    prompt = sum(asked.prompt_tokens for asked in executor.asked)
-    cached = sum(asked.cached_tokens for asked in executor.asked)
+    """How often the model was asked, forks included, and what of its prompts was reused."""
+    everything = executor.all_asked()
+    prompt = sum(asked.prompt_tokens for asked in everything)
+    cached = sum(asked.cached_tokens for asked in everything)
     share = f" ({cached / prompt:.0%})" if prompt else ""
-    times = len(executor.asked)
+    times = len(everything)
     return f"{times} request{'s' * (times != 1)}, {prompt} prompt tokens, {cached} cached{share}"
 
 

@@ -66,7 +66,7 @@ def run(
                 chosen(**arguments)
         except RadixgenError as error:
             for note in getattr(error, "__notes__", ()):
-                common.err.print(note, markup=False)
+                common.err.print(note, markup=False, soft_wrap=True)
             raise
         finally:
             set_default_backend(None)

@@ -21,7 +21,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runtime(model: Path) -> Iterator[Runtime]:
-    with Runtime(model, page_size=1, num_pages=8000, threads=1) as runtime:
+    """Without drafts, which are computed and perhaps thrown away: every computed token counts."""
+    drafts = {"jump_forward": False, "prompt_lookup": False}
+    with Runtime(model, page_size=1, num_pages=8000, threads=1, **drafts) as runtime:
         yield runtime
 
 

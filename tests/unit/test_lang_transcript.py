@@ -80,6 +80,21 @@ def test_html_is_escaped_and_whole(backend: CachingBackend) -> None:
     assert "14 cached" in summary(state.executor)
 
 
+def test_the_counts_include_forks(backend: CachingBackend) -> None:
+    @function
+    def forking(s: Any) -> None:
+        s += "Once upon" + gen("a")
+        forks = s.fork(3)
+        forks += gen("x")
+        forks.join()
+        forks = s.fork(2)
+        forks += gen("y")
+
+    state = forking.run(backend=backend)
+    assert summary(state.executor).startswith("6 requests, ")
+    assert f"{6 * 7} cached" in summary(state.executor)
+
+
 def test_html_of_a_failed_state_and_of_a_program(backend: CachingBackend) -> None:
     def broken(text: str) -> str:
         raise ValueError("<bad>")
