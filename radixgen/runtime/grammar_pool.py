@@ -144,13 +144,13 @@ def fill_masks(masks: Sequence[MaskRequest], bitmask: "NDArray[np.int32]") -> No
 def _fill_path(mask: MaskRequest, bitmask: "NDArray[np.int32]") -> None:
     """The masks of the next token and after each draft. Behind a draft that does not fit anything
     goes: the draw before it cannot equal a draft that its mask forbids, so none is looked at."""
-    matcher, budget, num_accepted = mask.matcher, mask.budget, 0
-    matcher.fill_bitmask(bitmask, mask.row, budget)
+    mask.matcher.fill_bitmask(bitmask, mask.row, mask.budget)
+    if not mask.drafts:
+        return
     bitmask[mask.row + 1 : mask.row + 1 + len(mask.drafts)] = -1
-    for draft in mask.drafts:
-        if not matcher.accept_token(draft):
-            break
-        num_accepted += 1
-        left = None if budget is None else budget - num_accepted
-        matcher.fill_bitmask(bitmask, mask.row + num_accepted, left)
-    matcher.rollback(num_accepted)
+    path = mask.matcher.fork()  # what goes wrong on a way not taken is not the sequence's fault
+    for place, draft in enumerate(mask.drafts, start=1):
+        if not path.accept_token(draft):
+            return
+        left = None if mask.budget is None else mask.budget - place
+        path.fill_bitmask(bitmask, mask.row + place, left)

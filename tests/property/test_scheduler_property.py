@@ -35,11 +35,15 @@ EVICTIONS: tuple[Eviction, ...] = ("lru", "lfu", "slru", "cost")
 class Endless:
     """A matcher that allows everything."""
 
+    error: str | None = None
+
     def accept_token(self, token_id: int) -> bool:
         return True
 
     def fill_bitmask(self, bitmask: object, row: int, budget: int | None = None) -> None: ...
-    def rollback(self, num_tokens: int) -> None: ...
+    def fork(self) -> "Endless":
+        return self
+
     def is_finished(self) -> bool:
         return False
 

@@ -84,8 +84,8 @@ def test_no_tokens_wanted() -> None:
 class CountingMatcher:
     """Accepts `length` tokens, none of which is `refused`."""
 
-    def __init__(self, length: int, refused: int = -1) -> None:
-        self.left, self.refused = length, refused
+    def __init__(self, length: int, refused: int = -1, error: str | None = None) -> None:
+        self.left, self.refused, self.error = length, refused, error
 
     def accept_token(self, token_id: int) -> bool:
         self.left -= 1
@@ -94,8 +94,8 @@ class CountingMatcher:
     def fill_bitmask(self, bitmask: Any, row: int, budget: int | None = None) -> None:
         bitmask.append(row)
 
-    def rollback(self, num_tokens: int) -> None:
-        self.left += num_tokens
+    def fork(self) -> "CountingMatcher":
+        return CountingMatcher(self.left, self.refused)
 
     def is_finished(self) -> bool:
         return self.left == 0
@@ -124,12 +124,13 @@ def test_a_grammar_comes_later_masks_its_rows_and_ends_the_choice() -> None:
     expect_empty(scheduler)
 
 
-def test_a_grammar_that_breaks_ends_its_request_alone() -> None:
+@pytest.mark.parametrize("limit", [None, "it needs more memory"])
+def test_a_grammar_that_breaks_ends_its_request_alone(limit: str | None) -> None:
     scheduler, model = make()
     prompt = prompt_of(6)
     request = ask("bad", prompt, 9)
     refused = expect_tokens(prompt, 7, 3, VOCAB)[2]
-    request.make_matcher = lambda: CountingMatcher(9, refused)
+    request.make_matcher = lambda: CountingMatcher(9, refused, limit)
     scheduler.add(request)
     scheduler.add(ask("good", prompt_of(5), 4))
     waiting = ask("late", prompt_of(4), 4)
@@ -142,7 +143,8 @@ def test_a_grammar_that_breaks_ends_its_request_alone() -> None:
     scheduler.grammar_ready("late", fails)
     ends = terminals_of(drive(scheduler, model))
     assert isinstance(ends["bad"], RequestFailed)
-    assert "breaks the request's grammar" in ends["bad"].message
+    assert (limit or "breaks the request's grammar") in ends["bad"].message
+    assert ends["bad"].code == ("invalid_grammar" if limit else "internal")
     assert isinstance(ends["late"], RequestFailed)
     assert isinstance(ends["good"], RequestFinished)
     expect_empty(scheduler)

@@ -1,0 +1,188 @@
+"""Forward passes a token with and without jump-forward and drafts, and the time that saves.
+
+    python -m benchmarks.jump_forward [--quick]
+
+The embedded model writes JSON of five kinds, the schema named in the prompt. `forced` drafts only
+text that the grammar forces, `all` also text seen before in prompt or output. Every mode must give
+the same tokens. Each prompt is another one; what a mode has learned of spellings it keeps, as a
+server does.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness import Report, arguments, table
+from benchmarks.local_engine import Ask, LocalEngine, Run
+from radixgen.types import GrammarSpec, SamplingParams
+
+COMPACT = (("whitespace", "compact"),)
+SPACED = (("item_separator", ", "), ("key_separator", ": "))
+MODES = {
+    "plain": {"jump_forward": False, "prompt_lookup": False},
+    "forced": {"jump_forward": True, "prompt_lookup": False},
+    "all": {"jump_forward": True, "prompt_lookup": True},
+}
+NAMES = ("Maria Lopez", "John Smith", "Aiko Tanaka", "Lena Fischer", "Omar Haddad", "Ines Costa")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A workload: what is asked, the schema, and the goal for passes as a share of plain."""
+
+    name: str
+    question: str
+    schema: Any
+    layout: tuple[tuple[str, str], ...]
+    goal: float | None = None
+
+
+def record(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+WORD: dict[str, Any] = {"type": "string", "maxLength": 14}
+SMALL: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 99}
+BOOL: dict[str, Any] = {"type": "boolean"}
+PERSON = record(
+    {
+        "first_name": WORD,
+        "last_name": WORD,
+        "age": SMALL,
+        "is_member": BOOL,
+        "favourite_colour": {"enum": ["red", "green", "blue"]},
+    }
+)
+SHEET = record(
+    {
+        "character_name": WORD,
+        "attributes": record(
+            dict.fromkeys(
+                ("strength", "dexterity", "constitution", "intelligence", "wisdom"), SMALL
+            )
+        ),
+        "equipment": record({"weapon": WORD, "armour": WORD, "is_magical": BOOL}),
+        "background": record({"home_town": WORD, "occupation": WORD}),
+    }
+)
+CALL = record(
+    {
+        "name": {"const": "search_flights"},
+        "arguments": record(
+            {
+                "origin_city": WORD,
+                "destination_city": WORD,
+                "number_of_passengers": SMALL,
+                "only_direct_flights": BOOL,
+            }
+        ),
+    }
+)
+ENTITY = record({"entity": WORD, "type": {"enum": ["person", "place", "company"]}})
+KINDS = (
+    Kind("flat, compact", "Describe {} as JSON", PERSON, COMPACT, 1 / 1.5),
+    Kind("flat, spaced", "Describe {} as JSON", PERSON, SPACED, 1 / 1.9),
+    Kind("nested sheet", "Write the game character sheet of {} as JSON", SHEET, SPACED, 1 / 2.5),
+    Kind("tool call", "Call the tool that finds {} a flight from Lisbon to Rome", CALL, SPACED),
+    Kind(
+        "entities",
+        "{} met Ana Silva of Acme in Lisbon, then Bo Lind of Initech in Oslo. List the entities",
+        {"type": "array", "items": ENTITY, "minItems": 3, "maxItems": 6},
+        SPACED,
+    ),
+)
+
+
+def main() -> int:
+    options = arguments(__doc__ or "").parse_args()
+    num_prompts, batches = (3, (1,)) if options.quick else (12, (1, 16))
+    report = Report("jump_forward", {"prompts": num_prompts, "batches": batches})
+    engines = {name: LocalEngine(**settings) for name, settings in MODES.items()}  # type: ignore[arg-type]
+    for batch in batches:
+        _measure(engines, batch, num_prompts, report)
+    print()
+    stats = engines["all"].engine.stats()
+    kinds = ("forced", "edge", "habit", "copy_long", "copy_short")
+    counts = [
+        [k, *(stats[f"{verb}_{k}_drafts"] for verb in ("verified", "accepted"))] for k in kinds
+    ]
+    rows = [
+        [k, f"{seen:.0f}", f"{hit:.0f}", f"{hit / max(seen, 1):.0%}"] for k, seen, hit in counts
+    ]
+    table(["draft", "verified", "accepted", "share"], rows)
+    report.results["acceptance"] = {k: hit / seen for k, seen, hit in counts if seen}
+    return report.finish()
+
+
+def _measure(engines: dict[str, LocalEngine], batch: int, num_prompts: int, report: Report) -> None:
+    rows, differing, total = [], 0, 0
+    for kind in KINDS:
+        for temperature in (0.0, 1.0):
+            runs = {
+                name: _run(e, kind, temperature, batch, num_prompts) for name, e in engines.items()
+            }
+            for other in ("forced", "all"):
+                pairs = zip(_tokens(runs["plain"]), _tokens(runs[other]), strict=True)
+                differing += sum(a != b for a, b in pairs)
+                total += num_prompts
+            rows.append(_row(kind, temperature, batch, runs, report))
+    print(f"\n{batch} at once: passes a token, and tokens/s as a multiple of plain")
+    table(["output", "t", "tokens", "plain", "forced", "all", "x forced", "x all"], rows)
+    report.equal(f"outputs that differ, batch {batch}", differing, 0)
+    report.results[f"outputs compared, batch {batch}"] = total
+
+
+def _row(
+    kind: Kind, temperature: float, batch: int, runs: dict[str, list[Run]], report: Report
+) -> list[str]:
+    tokens = sum(run.num_tokens for run in runs["plain"])
+    passes = {name: sum(len(run.steps) for run in found) for name, found in runs.items()}
+    seconds = {name: sum(sum(run.steps) for run in found) for name, found in runs.items()}
+    report.results[f"{kind.name}, t {temperature}, batch {batch}"] = {
+        "tokens": tokens,
+        "passes": passes,
+        "seconds": seconds,
+    }
+    if kind.goal is not None and batch == 1 and temperature == 0.0:
+        report.at_most(
+            f"{kind.name}: passes over plain", passes["all"] / passes["plain"], kind.goal
+        )
+    shares = [f"{passes[name] * batch / tokens:.2f}" for name in MODES]
+    gains = [f"{seconds['plain'] / seconds[name]:.2f}" for name in ("forced", "all")]
+    return [kind.name, f"{temperature:g}", str(tokens), *shares, *gains]
+
+
+def _run(
+    local: LocalEngine, kind: Kind, temperature: float, batch: int, num_prompts: int
+) -> list[Run]:
+    spec = GrammarSpec("json_schema", json.dumps(kind.schema), kind.layout)
+    keys = ", ".join(_keys(kind.schema))
+    asks: list[Ask] = []
+    for number in range(num_prompts):
+        name = f"{NAMES[number % len(NAMES)]} ({20 + number})"
+        prompt = local.chat(f"{kind.question.format(name)}, with the keys {keys}.")
+        asks.append(
+            (prompt, SamplingParams(max_tokens=250, temperature=temperature, seed=number), spec)
+        )
+    return [local.run(asks[low : low + batch]) for low in range(0, num_prompts, batch)]
+
+
+def _keys(schema: Any) -> list[str]:
+    if schema.get("type") == "array":
+        return _keys(schema["items"])
+    return [n for k, v in schema.get("properties", {}).items() for n in (k, *_keys(v))]
+
+
+def _tokens(runs: Sequence[Run]) -> list[list[int]]:
+    return [output.token_ids for run in runs for output in run.outputs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
