@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 from radixgen import native
+from radixgen.kernels.library import SOURCES
 
+VECTORS = {"native": (), "avx2": ("-DRK_AVX2",), "portable": ("-DRK_PORTABLE",)}
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g")
 # The process loads the sanitizer first; torch's own leaks and the interpreter's are not ours.
 OPTIONS = "detect_leaks=0:abort_on_error=0:verify_asan_link_order=0"
+# One test of each operation, and those of odd shapes and places.
+CHOSEN = "rounded_activations or float_linear or pointwise or heads or 1000 or shared or unaligned"
 CODE = """
 import sys
 import pytest
 from radixgen.kernels import library
 flags = sys.argv[1].split()
-assert library.load(*flags) is not None
 plain = library.load
 library.load = lambda *extra: plain(*extra, *flags)
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", sys.argv[2], "-k", sys.argv[3]]))
@@ -33,7 +36,7 @@ def runtime_of_sanitizer() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vectors", ["native", "avx2", "portable"])
+@pytest.mark.parametrize("vectors", VECTORS)
 def test_kernels_touch_only_their_memory(vectors: str) -> None:
     try:
         runtime = runtime_of_sanitizer()
@@ -41,6 +44,8 @@ def test_kernels_touch_only_their_memory(vectors: str) -> None:
         pytest.skip(str(error))
     if not Path(runtime).is_absolute():
         pytest.skip("the compiler has no AddressSanitizer")
+    # Built here, not in the process below, where the sanitizer would watch the compiler as well.
+    native.build("kernels", SOURCES, (*VECTORS[vectors], *FLAGS), native.cache_folder())
     tests = Path(__file__).with_name("test_c_kernels.py")
     environment = os.environ | {
         "LD_PRELOAD": runtime,
@@ -48,11 +53,12 @@ def test_kernels_touch_only_their_memory(vectors: str) -> None:
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", CODE, " ".join(FLAGS), str(tests), f"{vectors} and not bits_alone"],
+        [sys.executable, "-c", CODE, " ".join(FLAGS), str(tests), f"{vectors} and ({CHOSEN})"],
         capture_output=True,
         text=True,
         env=environment,
         timeout=280,
         check=False,
     )
+    assert "skipped" not in done.stdout
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

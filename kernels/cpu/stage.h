@@ -1,0 +1,182 @@
+/* Brings keys and values of a few tokens from their pages into the form that products take.
+ *
+ * Owns what one call of attention is given and the scratch of a thread; attention.c computes.
+ */
+#ifndef RK_STAGE_H
+#define RK_STAGE_H
+
+#include "plan.h"
+#include "vec.h"
+
+#define STEP 32 /* keys staged at a time */
+
+typedef struct {
+    const void *q;
+    int64_t q_stride;
+    void *out;
+    const void *k_pages, *v_pages;
+    const rk_plan *plan;
+    int64_t dim, group, num_pages;
+    int half_q, half_kv, pairs; /* pairs: bfloat16 products */
+    float scale, softcap;
+    int32_t window;
+} call;
+
+/* Scratch of one thread; rows are members times group. */
+typedef struct {
+    float *scores;              /* [rows][SPLIT] */
+    float *query;               /* [rows][dim], or bfloat16 */
+    float *stage;               /* keys [dim][STEP] or values [STEP][dim] */
+    float *out, *run;           /* [rows][dim]: of the split, and folded */
+    float *top, *sum, *run_top, *run_sum; /* [rows] */
+    float *zeros;               /* a key or value past the end, [dim] */
+    const char *row_of[STEP];
+} space;
+
+INLINE size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
+    size_t at = 0;
+#define TAKE(field, count) (s->field = (float *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
+    TAKE(scores, rows * SPLIT);
+    TAKE(query, rows * dim);
+    TAKE(stage, dim * STEP);
+    TAKE(out, rows * dim);
+    TAKE(run, rows * dim);
+    TAKE(top, rows);
+    TAKE(sum, rows);
+    TAKE(run_top, rows);
+    TAKE(run_sum, rows);
+    TAKE(zeros, dim);
+#undef TAKE
+    return at;
+}
+
+/* Addresses of the STEP rows of keys or values from token `first`, zeros from `end` on. */
+INLINE void find_rows(const call *c, space *s, const char *pages, int32_t row, int64_t head,
+                      int64_t first, int64_t end) {
+    const rk_plan *plan = c->plan;
+    const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
+    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
+    int64_t page = first / size, offset = first % size, i = 0;
+    int64_t count = end - first < STEP ? end - first : STEP;
+    while (i < count) {
+        const char *at = pages + ((table[page++] * plan->kv_heads + head) * size + offset) * width;
+        int64_t stop = i + size - offset < count ? i + size - offset : count;
+        for (; i < stop; i++, at += width) s->row_of[i] = at;
+        offset = 0;
+    }
+    for (; i < STEP; i++) s->row_of[i] = (const char *)s->zeros;
+}
+
+/* Ask for the rows of STEP tokens ahead of time; `end` bounds them. Pages lie anywhere, so that the
+ * machine's own prefetching ends with each. */
+INLINE void ask_for(const call *c, const char *pages, int32_t row, int64_t head, int64_t first,
+                    int64_t end) {
+    const rk_plan *plan = c->plan;
+    const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
+    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
+    int64_t last = first + STEP < end ? first + STEP : end;
+    while (first < last) {
+        int64_t page = first / size, offset = first % size;
+        int64_t count = size - offset < last - first ? size - offset : last - first;
+        const char *from = pages + ((table[page] * plan->kv_heads + head) * size + offset) * width;
+        for (int64_t byte = 0; byte < count * width; byte += 64) __builtin_prefetch(from + byte);
+        first += count;
+    }
+}
+
+#if RK_ISA == 512
+/* 16 rows of 16 words, from rows[i] + at bytes, into columns: to[word * STEP + i]. */
+INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(rows[i] + at);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512i low = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+        __m512i high = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+        __m512i low2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+        __m512i high2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+        _mm512_storeu_si512(to + i * STEP, _mm512_shuffle_i32x4(low, low2, 0x88));
+        _mm512_storeu_si512(to + (i + 4) * STEP, _mm512_shuffle_i32x4(high, high2, 0x88));
+        _mm512_storeu_si512(to + (i + 8) * STEP, _mm512_shuffle_i32x4(low, low2, 0xdd));
+        _mm512_storeu_si512(to + (i + 12) * STEP, _mm512_shuffle_i32x4(high, high2, 0xdd));
+    }
+}
+#else
+INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+    for (int i = 0; i < 16; i++) {
+        uint32_t words[16];
+        memcpy(words, rows[i] + at, 64);
+        for (int j = 0; j < 16; j++) to[j * STEP + i] = words[j];
+    }
+}
+#endif
+
+/* Keys to [dim][STEP] float32, or with pairs to [dim / 2][STEP] pairs. dim is a multiple of 16, with
+ * bfloat16 pages at least 32. */
+INLINE void stage_keys(const call *c, space *s) {
+    uint32_t *to = (uint32_t *)s->stage;
+    int64_t words = c->half_kv ? c->dim / 2 : c->dim;
+    for (int64_t next = 0; next < words; next += 16) {
+        int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
+        for (int side = 0; side < STEP; side += 16)
+            turn(s->row_of + side, word * 4, to + word * STEP + side);
+    }
+    if (!c->half_kv || c->pairs) return;
+    for (int64_t word = words - 1; word >= 0; word--) /* from the end: in place */
+        for (int side = 0; side < STEP; side++) {
+            uint32_t both = to[word * STEP + side], even = both << 16, odd = both & 0xffff0000u;
+            to[2 * word * STEP + side] = even;
+            to[(2 * word + 1) * STEP + side] = odd;
+        }
+}
+
+/* Values to [STEP][dim] float32, or with pairs to [STEP / 2][dim] pairs of following tokens. */
+INLINE void stage_values(const call *c, space *s) {
+#if RK_DPBF16
+    const __m512i step = _mm512_set1_epi32(0x00010001);
+    __m512i low_pairs = _mm512_set_epi32(
+        0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009,
+        0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002,
+        0x00210001, 0x00200000);
+    __m512i high_pairs = _mm512_add_epi16(low_pairs, _mm512_slli_epi16(step, 4));
+#endif
+    for (int64_t i = 0; i < STEP; i++) {
+        if (!c->half_kv) {
+            memcpy(s->stage + i * c->dim, s->row_of[i], (size_t)c->dim * 4);
+            continue;
+        }
+        const bf16 *row = (const bf16 *)s->row_of[i];
+        if (!c->pairs) {
+            for (int64_t d = 0; d < c->dim; d += 16)
+                vf_store(s->stage + i * c->dim + d, vf_load_bf16(row + d));
+            continue;
+        }
+#if RK_DPBF16
+        if (i % 2) continue;
+        const bf16 *next = (const bf16 *)s->row_of[i + 1];
+        int64_t d = 0;
+        for (; d + 32 <= c->dim; d += 32) {
+            __m512i a = _mm512_loadu_si512(row + d), b = _mm512_loadu_si512(next + d);
+            float *to = s->stage + i / 2 * c->dim + d;
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low_pairs, b));
+            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, high_pairs, b));
+        }
+        for (; d < c->dim; d += 16) {
+            __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(row + d)));
+            __m512i b = _mm512_castps_si512(vf_load_bf16(next + d));
+            _mm512_storeu_si512(s->stage + i / 2 * c->dim + d, _mm512_or_si512(a, b));
+        }
+#endif
+    }
+}
+
+#endif
