@@ -55,6 +55,7 @@ def make_config(model: str | os.PathLike[str] = "", **settings: Any) -> RuntimeC
     for name, variable in {"check": "RADIXGEN_CHECK", "threads": "RADIXGEN_THREADS"}.items():
         if settings.get(name) is None:
             settings[name] = env.read(variable)
+    env.read("RADIXGEN_LOG")  # the process reads it; a wrong one is told here
     return from_settings(model=os.fspath(model) or env.read("RADIXGEN_MODEL"), **settings)
 
 
@@ -69,6 +70,7 @@ class RuntimeProcess:
         self._log_thread: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
+        self._ended = False
         atexit.register(self.kill)
 
     @property
@@ -82,6 +84,8 @@ class RuntimeProcess:
         """
         try:
             self._child = self._spawn()
+            if self._ended:  # by another thread, which found no child yet
+                raise RuntimeUnavailable("the runtime was stopped while it started")
             return self._handshake(self._child, timeout)
         except BaseException:
             self.kill()
@@ -180,6 +184,7 @@ class RuntimeProcess:
         child, owned = self._child, self._owner == os.getpid()
         if not owned:  # a fork of the owner has no say
             return
+        self._ended = True
         if child is not None and child.poll() is None:
             child.kill()
             child.wait()
@@ -259,7 +264,11 @@ class AsyncRuntime(EngineClient):
         with contextlib.suppress(RadixgenError, asyncio.TimeoutError):
             await asyncio.wait_for(self.stop_runtime(drain=drain), timeout)
         self.close()
-        await asyncio.to_thread(self._process.stop, timeout if drain else 5.0)
+        patience = timeout if drain else 5.0
+        try:
+            await asyncio.to_thread(self._process.stop, patience)
+        except RuntimeError:  # the interpreter ends: it starts no threads, and nothing else waits
+            self._process.stop(patience)
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -224,3 +224,16 @@ def test_a_child_that_dies_at_the_start_is_reported(
     runtime = Runtime(model)
     with pytest.raises(RuntimeUnavailable, match=r"with status 1(.|\n)*no such thing: cheese"):
         runtime.start()
+
+
+def test_a_script_that_ends_without_shutting_down_leaves_in_peace(model: Path) -> None:
+    script = (
+        "import sys; from radixgen import Runtime; "
+        "rt = Runtime(sys.argv[1], num_pages=64, threads=1).start(); print(rt.process.pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, str(model)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    wait_for_end(int(done.stdout), SECONDS)

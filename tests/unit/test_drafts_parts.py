@@ -116,7 +116,7 @@ def test_drafts_that_are_always_wrong_stop_and_are_tried_again() -> None:
 def test_drafts_that_are_always_right_grow() -> None:
     drafter = Drafter(Words())
     sequence = sequence_of([1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4])
-    first = drafter.propose(sequence, 16, 4)
+    first = drafts = drafter.propose(sequence, 16, 4)
     for _ in range(60):
         drafts = drafter.propose(sequence, 16, 4)
         drafter.learn(sequence, drafts, len(drafts))
@@ -126,7 +126,8 @@ def test_drafts_that_are_always_right_grow() -> None:
 def test_what_does_not_pay_in_a_large_batch_is_tried_now_and_then() -> None:
     drafter = Drafter(Words())
     sequence = sequence_of([1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4])
-    assert drafter.propose(sequence, 16, 64) == []
+    drafts = drafter.propose(sequence, 16, 64)
+    assert drafts == []
     for _ in range(3000):
         drafts = drafter.propose(sequence, 16, 64)
         if drafts:
