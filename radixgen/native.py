@@ -2,7 +2,8 @@
 
     sources + headers ┐
     flags             ├─ sha256 ─▶ <cache>/native/<name>-<hash>.so ─▶ ctypes.CDLL
-    compiler, CPU     ┘            built when absent: to a temporary name, then moved into place
+    compiler, CPU     ┘            built when absent: to a temporary name, then moved into place;
+                                   its own sha256 lies beside it
 
 A build happens once for each content of the sources, compiler and CPU; any number of processes may
 start at once. Where nothing can be built the caller gets None, once with a warning that says why.
@@ -82,11 +83,11 @@ def build(name: str, sources: Sequence[Path], flags: Sequence[str], folder: Path
     compiler = find_compiler()
     options = (*FLAGS, *flags)
     target = folder / f"{name}-{_fingerprint(compiler, sources, options)}.so"
-    if target.exists():
+    if _is_whole(target):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_suffix(".lock")):
-        if not target.exists():
+        if not _is_whole(target):
             _compile(compiler, sources, options, target)
     return target
 
@@ -104,7 +105,22 @@ def _compile(compiler: str, sources: Sequence[Path], options: Sequence[str], tar
             raise BuildError(f"{compiler} did not end within {BUILD_SECONDS} s") from None
         if done.returncode != 0:
             raise BuildError(f"{compiler} failed: {done.stderr.strip()[-2000:]}")
+        sealed = made.with_suffix(".sha256")
+        sealed.write_text(_sha256(made))
+        os.replace(sealed, target.with_suffix(".sha256"))
         os.replace(made, target)
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether the library is there as it was built. A cut one loads, and kills by SIGBUS later."""
+    try:
+        return _sha256(target) == target.with_suffix(".sha256").read_text()
+    except (OSError, ValueError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_compiler() -> str:

@@ -112,3 +112,14 @@ def test_a_damaged_library_is_built_anew(source: Path, tmp_path: Path) -> None:
     library = native.load("answer", [source], ["-DANSWER=5"])
     assert library is not None
     assert library.answer() == 5
+
+
+def test_a_cut_library_is_built_again(source: Path, tmp_path: Path) -> None:
+    folder, flags = native.cache_folder(), ["-DANSWER=8"]
+    path = native.build("answer", [source], flags, folder)
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(whole[: len(whole) // 2])  # a full disk, a copy that was interrupted
+    library = native.load("answer", [source], flags)
+    assert library is not None
+    assert library.answer() == 8
