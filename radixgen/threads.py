@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError
@@ -24,13 +25,14 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """`run` and `iterate` block their caller alone. After `stop` they raise RuntimeUnavailable.
 
-    The thread begins with the first call.
+    The thread begins with the first call, and belongs to that process: a fork has no part in it.
     """
 
     def __init__(self, name: str) -> None:
         self._loop = _new_loop()
         self._gate = threading.RLock()  # a finalizer may run while its own thread holds it
         self._stopped = False
+        self._owner = os.getpid()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def _serve(self) -> None:
@@ -55,6 +57,12 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The outcome of a coroutine. An exception here (Ctrl-C, say) cancels it there."""
+        if self._owner != os.getpid():  # before the gate, which may have been held at the fork
+            work.close()
+            raise RuntimeUnavailable(
+                "this runtime was made before the process forked; make another here, or connect "
+                "to its address"
+            )
         with self._gate:
             if self._stopped:
                 work.close()
@@ -83,6 +91,8 @@ class LoopThread:
 
     def _close_soon(self, source: AsyncGenerator[Any]) -> None:
         """Without waiting: a dropped generator may be finalised in the loop's own thread."""
+        if self._owner != os.getpid():
+            return
         with self._gate:
             if not self._stopped:
                 self._loop.call_soon_threadsafe(lambda: self._loop.create_task(_close(source)))
@@ -95,6 +105,8 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop and its thread; what still runs there is cancelled."""
+        if self._owner != os.getpid():
+            return
         with self._gate:
             if self._stopped:
                 return

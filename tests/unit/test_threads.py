@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import os
 import threading
+import warnings
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
@@ -105,3 +107,22 @@ def test_after_the_end_calls_are_refused(thread: LoopThread) -> None:
     with pytest.raises(RuntimeUnavailable, match="shut down"):
         thread.run(double(1))
     thread.stop()
+
+
+def test_a_fork_is_told_and_leaves_the_owner_alone(thread: LoopThread) -> None:
+    assert thread.run(double(1)) == 2
+    work = double(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork among threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            thread.run(work)
+        except RuntimeUnavailable as error:
+            thread.stop()
+            status = 0 if "forked" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert thread.run(work) == 4
