@@ -239,6 +239,8 @@ class NativeEngine:
         if result >= 0:
             return result
         error, self._error = self._error, None
+        if isinstance(error, RecursionError):
+            raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if result == -_CALLBACK and error is not None:
             raise error
         raise InvalidGrammar(self._message(result))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from radixgen.errors import RadixgenError
+from radixgen.errors import InvalidGrammar, RadixgenError
 from radixgen.schedule.request import SequenceState
 from radixgen.types import FinishReason
 
@@ -62,6 +62,8 @@ class StopRules:
         if matcher is None:
             return False
         if not matcher.accept_token(token_id):
+            if matcher.error is not None:  # a limit of the grammar, met on the way
+                raise InvalidGrammar(matcher.error)
             raise RadixgenError(
                 f"token {token_id} after {len(sequence.outputs) - 1} output tokens breaks the "
                 "request's grammar, although the mask should have ruled it out"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
 from radixgen.grammars.expr import (
     ANY_BYTE,
@@ -319,3 +320,13 @@ def test_random_grammars_run_alike_and_right(bodies: Bodies, seed: int) -> None:
                     after = engine.after_bytes(state, word)
                     assert bool(after and engine.is_accepting(after)) == (word in words), word
                     assert after or not any(w.startswith(word) for w in words)
+
+
+def test_a_rule_too_deep_to_expand_is_a_limit_of_the_grammar() -> None:
+    def deep() -> Node:
+        raise RecursionError
+
+    _, engine = engines()
+    start = engine.start(concat(lit(b"a"), RuleSet().rule("deep", deep, productive=True)))
+    with pytest.raises(InvalidGrammar, match="too deep"):
+        engine.shortest_tokens(start)
