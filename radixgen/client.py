@@ -42,7 +42,7 @@ from radixgen.options import (
 )
 from radixgen.streams import RequestStream, Row
 from radixgen.tokenizer import IncrementalDecoder, Tokenizer
-from radixgen.types import GenerateResult, Piece, SamplingParams, ScoreResult, check_text
+from radixgen.types import GenerateResult, Piece, SamplingParams, ScoreResult, check_text, shown
 
 LONG_TEXT = 20_000  # characters; longer is tokenized in a thread, so that others go on
 CONNECT_SECONDS = 10.0
@@ -220,8 +220,7 @@ class EngineClient:
         Text is tokenized part by part: the boundary between the two is a boundary of tokens.
         """
         check_request_options(options)
-        if not continuations:
-            raise InvalidRequest("continuations is empty; give at least one", "continuations")
+        _check_continuations(continuations)
         first = await self._encode("prefix", prefix)
         rest = [await self._encode("continuations", text, start=False) for text in continuations]
         check_prompt("prefix", first, self.ready, 0)
@@ -336,7 +335,7 @@ class EngineClient:
         """Ids of a prompt. `start`: with the tokens that open a text, as the model has them."""
         if not isinstance(prompt, str):
             if not isinstance(prompt, list | tuple):
-                message = f"{name}={prompt!r} is neither text nor a list of token ids"
+                message = f"{name}={shown(prompt)} is neither text nor a list of token ids"
                 raise InvalidRequest(message, name)
             return token_ids(name, prompt)
         if not prompt:
@@ -364,6 +363,14 @@ def _checked_messages(messages: Any) -> ChatMessages:
             if isinstance(value, str):
                 check_text(f"messages[{number}].{name}", value)
     return messages
+
+
+def _check_continuations(texts: Any) -> None:
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        message = f"continuations={shown(texts)} is not a list of texts or token ids"
+        raise InvalidRequest(message, "continuations")
+    if not texts:
+        raise InvalidRequest("continuations is empty; give at least one", "continuations")
 
 
 def _is_ids(prompts: list[Any]) -> bool:

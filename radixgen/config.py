@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from radixgen.errors import ConfigError
-from radixgen.types import WIRE, unknown_name
+from radixgen.types import WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
@@ -149,4 +149,4 @@ def _explain(error: ValidationError) -> str:
         return str(cause)
     path = [str(part) for part in first["loc"]]
     name = _FLAT.get((path[0], path[-1]), path[-1]) if path else "configuration"
-    return f"{name}={first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{name}={shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -13,6 +13,7 @@ from radixgen.types import (
     SamplingParams,
     check_text,
     sampling_params,
+    shown,
     unknown_name,
 )
 
@@ -87,7 +88,7 @@ def check_request_options(options: Mapping[str, Any]) -> None:
         if wanted is None:
             raise InvalidRequest(unknown_name("option", name, _TYPES), name)
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InvalidRequest(f"{name}={value!r} is not of type {wanted[0].__name__}", name)
+            raise InvalidRequest(f"{name}={shown(value)} is not of type {wanted[0].__name__}", name)
         if isinstance(value, str):
             check_text(name, value)
     if not 0 < len(options.get("rid", "x")) <= MAX_RID_CHARS:
@@ -102,7 +103,7 @@ def token_ids(name: str, ids: Sequence[int]) -> "array[int]":
         return array("i", ids)
     except (TypeError, OverflowError):
         bad = next(i for i in ids if not isinstance(i, int) or not -(2**31) <= i < 2**31)
-        message = f"{name} holds {bad!r}, which is neither text nor a token id"
+        message = f"{name} holds {shown(bad)}, which is neither text nor a token id"
         raise InvalidRequest(message, name) from None
 
 
@@ -140,5 +141,7 @@ def check_in_vocabulary(sampling: SamplingParams, vocab_size: int) -> None:
     }
     for name, ids in named.items():
         if max(ids, default=0) >= vocab_size:
-            message = f"{name} names token id {max(ids)}; the vocabulary is 0 to {vocab_size - 1}"
+            message = (
+                f"{name} names token id {shown(max(ids))}; the vocabulary is 0 to {vocab_size - 1}"
+            )
             raise InvalidRequest(message, name)

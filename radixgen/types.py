@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from radixgen.errors import InvalidRequest
 
@@ -15,6 +15,7 @@ WIRE: dict[str, Any] = {"extra": "forbid", "strict": True}
 
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "structural_tag"]
 OptionValue = str | int | float | bool | None
+_GRAMMAR_KINDS: tuple[str, ...] = get_args(GrammarKind)
 
 
 class FinishReason(StrEnum):
@@ -41,7 +42,25 @@ class GrammarSpec:
     options: tuple[tuple[str, OptionValue], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.kind not in _GRAMMAR_KINDS:
+            known = ", ".join(_GRAMMAR_KINDS)
+            raise InvalidRequest(f"grammar kind={shown(self.kind)} is none of {known}", "grammar")
+        source: Any = self.source
+        if not isinstance(source, str):
+            message = f"grammar source={shown(source)} is not text; a schema is JSON text here"
+            raise InvalidRequest(message, "grammar")
         check_text("grammar", self.source)
+        options: Any = self.options
+        if not isinstance(options, tuple) or not all(map(_is_option, options)):
+            message = f"grammar options={shown(options)} is not a tuple of (name, value) pairs"
+            raise InvalidRequest(message, "grammar")
+
+
+def _is_option(pair: object) -> bool:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    name, value = pair
+    return isinstance(name, str) and isinstance(value, str | int | float | bool | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,15 @@ class CacheHint:
     last_use: bool = False
     forks: int = 0
     tool_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        program: Any = self.program
+        if not isinstance(program, str) or not isinstance(self.last_use, bool):
+            message = f"hint={shown(self)} needs a text as program and True or False as last_use"
+            raise InvalidRequest(message, "hint")
+        check_text("hint", self.program)
+        _check_range("forks", self.forks, int, 0, 2**31 - 1, param="hint")
+        _check_range("tool_seconds", self.tool_seconds, float, 0.0, 1e9, param="hint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +122,9 @@ class SamplingParams:
             _check_range(name, getattr(self, name), kind, low, high)
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidRequest(f"{name}={getattr(self, name)!r} is not True or False", name)
+                raise InvalidRequest(
+                    f"{name}={shown(getattr(self, name))} is not True or False", name
+                )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
@@ -115,7 +145,7 @@ class SamplingParams:
         try:
             pairs = tuple((token_id, value) for token_id, value in pairs)
         except (TypeError, ValueError):
-            message = f"logit_bias={bias!r} is not a mapping of token id to bias"
+            message = f"logit_bias={shown(bias)} is not a mapping of token id to bias"
             raise InvalidRequest(message, "logit_bias") from None
         object.__setattr__(self, "logit_bias", pairs)
 
@@ -126,7 +156,7 @@ def sampling_params(base: SamplingParams | None = None, **params: Any) -> Sampli
     Raises InvalidRequest for a name that SamplingParams does not have, with the nearest one.
     """
     if base is not None and not isinstance(base, SamplingParams):
-        raise InvalidRequest(f"sampling={base!r} is not a SamplingParams", "sampling")
+        raise InvalidRequest(f"sampling={shown(base)} is not a SamplingParams", "sampling")
     known = [f.name for f in dataclasses.fields(SamplingParams)]
     for name in params:
         if name not in known:
@@ -136,12 +166,24 @@ def sampling_params(base: SamplingParams | None = None, **params: Any) -> Sampli
     return dataclasses.replace(base or SamplingParams(), **params)
 
 
+MAX_SHOWN = 80  # characters of a caller's value in a message
+
+
+def shown(value: object) -> str:
+    """A value for a message: its repr, cut when it is long; its type when it has no repr."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of thousands of digits, or a caller's own class
+        return f"<a value of type {type(value).__name__}>"
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """A message for a name nobody declared: the nearest one, else all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names)}"
-    return f"there is no {what} {name!r}; {hint}"
+    return f"there is no {what} {shown(name)}; {hint}"
 
 
 MAX_STOPS = 64  # stop strings or stop token ids of one request
@@ -165,20 +207,23 @@ _RANGES: tuple[tuple[str, type, float, float], ...] = (
 _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
 
 
-def _check_range(name: str, value: Any, kind: type, low: float, high: float) -> None:
+def _check_range(
+    name: str, value: Any, kind: type, low: float, high: float, param: str = ""
+) -> None:
+    param = param or name
     if value is None and name in _OPTIONAL:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"{name}={value!r} is not a number", name)
+        raise InvalidRequest(f"{name}={shown(value)} is not a number", param)
     if kind is int and not isinstance(value, int):
-        raise InvalidRequest(f"{name}={value!r} is not a whole number", name)
+        raise InvalidRequest(f"{name}={shown(value)} is not a whole number", param)
     if not low <= value <= high:  # NaN compares false
-        raise InvalidRequest(f"{name}={value} is not between {low:g} and {high:g}", name)
+        raise InvalidRequest(f"{name}={shown(value)} is not between {low:g} and {high:g}", param)
 
 
 def _tuple(name: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidRequest(f"{name}={values!r} is not a list", name)
+        raise InvalidRequest(f"{name}={shown(values)} is not a list", name)
     return tuple(values)
 
 
@@ -187,7 +232,7 @@ def _check_stops(stops: tuple[str, ...]) -> None:
         raise InvalidRequest(f"stop holds {len(stops)} strings, at most {MAX_STOPS}", "stop")
     for stop in stops:
         if not isinstance(stop, str):
-            raise InvalidRequest(f"stop holds {stop!r}, which is not a string", "stop")
+            raise InvalidRequest(f"stop holds {shown(stop)}, which is not a string", "stop")
         if not stop:
             raise InvalidRequest("stop holds an empty string, which would stop at once", "stop")
         if len(stop) > MAX_STOP_CHARS:
@@ -201,17 +246,19 @@ def _check_token_ids(name: str, token_ids: tuple[int, ...]) -> None:
         raise InvalidRequest(f"{name} holds {len(token_ids)} ids, at most {MAX_STOPS}", name)
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise InvalidRequest(f"{name} holds {token_id!r}, which is not a token id", name)
+            raise InvalidRequest(f"{name} holds {shown(token_id)}, which is not a token id", name)
 
 
 def _check_bias(pairs: tuple[tuple[int, float], ...]) -> None:
     for token_id, bias in pairs:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            message = f"logit_bias names {token_id!r}, which is not a token id"
+            message = f"logit_bias names {shown(token_id)}, which is not a token id"
             raise InvalidRequest(message, "logit_bias")
         number = isinstance(bias, int | float) and not isinstance(bias, bool)
-        if not number or not math.isfinite(bias) or abs(bias) > 100:
-            message = f"logit_bias of token {token_id} is {bias!r}, not within -100 and 100"
+        if not number or not -100 <= bias <= 100:  # NaN compares false
+            message = (
+                f"logit_bias of token {shown(token_id)} is {shown(bias)}, not within -100 and 100"
+            )
             raise InvalidRequest(message, "logit_bias")
 
 

@@ -32,6 +32,7 @@ from radixgen import (
     SamplingParams,
     UnsupportedModel,
 )
+from radixgen.launch import RuntimeProcess, make_config
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -302,12 +303,15 @@ def test_wrong_arguments_are_refused_at_the_call(
 
 
 def test_wrong_scores_and_chats_are_refused(runtime: Runtime) -> None:
-    for prefix, continuations, said in (
+    cases: tuple[tuple[str, Any, str], ...] = (
         ("", ["a"], "prefix is empty"),
         ("a", [], "continuations is empty"),
+        ("a", "yes", "continuations='yes' is not a list"),
+        ("a", 5, "continuations=5 is not a list"),
         ("a", [""], "continuations is empty"),
         ("a", [[999]], "token id 999"),
-    ):
+    )
+    for prefix, continuations, said in cases:
         with pytest.raises(InvalidRequest, match=said):
             runtime.score(prefix, continuations)
     with pytest.raises(PromptTooLong):
@@ -375,6 +379,21 @@ def test_a_fault_of_the_child_is_raised_here(model: Path) -> None:
         Runtime(model, max_context=9_999_999).start()
     with pytest.raises(ConfigError, match=r"KV pages"):
         Runtime(model, num_pages=1 << 40).start()
+
+
+def test_a_wrong_log_level_is_told_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADIXGEN_LOG", "loud")
+    with pytest.raises(ConfigError, match="RADIXGEN_LOG='loud'"):
+        Runtime()
+
+
+def test_a_process_stopped_while_it_starts_is_ended(model: Path) -> None:
+    process = RuntimeProcess(make_config(model))
+    process.kill()
+    with pytest.raises(RuntimeUnavailable, match="stopped while it started"):
+        process.start(30)
+    assert process.pid is not None
+    assert not Path(f"/proc/{process.pid}").exists()
 
 
 def test_a_slow_start_is_given_up(model: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from radixgen.errors import InvalidRequest
 from radixgen.types import (
     MAX_STOPS,
+    CacheHint,
     GrammarSpec,
     SamplingParams,
     ScoreResult,
@@ -107,3 +108,61 @@ def test_a_grammar_source_is_text() -> None:
 
 def test_score_totals_add_each_row() -> None:
     assert ScoreResult("x", ((-1.0, -2.0), ())).totals == (-3.0, 0.0)
+
+
+HUGE = 10**5000  # has no repr: Python refuses to write so many digits
+
+
+def _name_or_index(value: Any) -> str:
+    return value if isinstance(value, str) and len(value) < 40 else ""  # pytest would write it out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, HUGE) for name in ("temperature", "seed", "max_tokens", "ignore_eos", "stop")]
+    + [("logit_bias", {1: HUGE}), ("logit_bias", {-HUGE: 1}), ("stop", [HUGE]), ("stop", HUGE)]
+    + [("stop_token_ids", [-HUGE]), ("temperature", "x" * 10**6), ("logit_bias", b"x" * 10**6)],
+    ids=_name_or_index,
+)
+def test_messages_stay_short_whatever_was_given(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.param == name
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "jsonschema", "source": "{}"},
+        {"kind": ["regex"], "source": "a"},
+        {"kind": "json_schema", "source": {"type": "object"}},
+        {"kind": "regex", "source": None},
+        {"kind": "regex", "source": "a", "options": {"x": 1}},
+        {"kind": "regex", "source": "a", "options": (("x", [1]),)},
+        {"kind": "regex", "source": "a", "options": 5},
+    ],
+)
+def test_a_constraint_of_wrong_types_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        GrammarSpec(**fields)
+    assert caught.value.param == "grammar"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"forks": -1},
+        {"forks": "x"},
+        {"forks": 2**40},
+        {"tool_seconds": math.nan},
+        {"tool_seconds": -1.0},
+        {"program": "\ud800"},
+        {"program": 5},
+        {"last_use": 1},
+    ],
+)
+def test_a_hint_out_of_range_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        CacheHint(**fields)
+    assert caught.value.param == "hint"
