@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO, NoReturn
 
 from radixgen.errors import InvalidGrammar, RadixgenError
@@ -33,6 +34,13 @@ logger = logging.getLogger(__name__)
 MAX_SECONDS = 10.0  # of one compile
 MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
+
+# Without the working directory on its path (-P), where a folder may be named as one of our modules.
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+_BOOT = (
+    "import sys; sys.path.append(sys.argv.pop(1)); "
+    "from radixgen.runtime.grammar_screen import main; main()"
+)
 
 
 class Screen:
@@ -62,9 +70,8 @@ class Screen:
     def _start(self) -> None:
         with self._lock:
             if self._process is None and not self._is_closed:
-                code = "from radixgen.runtime.grammar_screen import main; main()"
                 process = subprocess.Popen(
-                    [sys.executable, "-c", code, str(self.max_bytes)],
+                    [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, str(self.max_bytes)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin

@@ -5,6 +5,7 @@ import random
 import time
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -79,6 +80,19 @@ def test_memory_is_bounded() -> None:
     with pytest.raises(InvalidGrammar, match="over 1 MiB"):
         screen.check(GOOD)
     screen.close()
+
+
+def test_names_in_the_working_directory_hide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("radixgen.py", "json.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    screen = Screen()
+    try:
+        screen.check(GrammarSpec("regex", "a+"))
+    finally:
+        screen.close()
 
 
 def test_no_process_is_left_behind() -> None:
