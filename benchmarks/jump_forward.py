@@ -154,7 +154,8 @@ def _row(
         report.at_most(
             f"{kind.name}: passes over plain", passes["all"] / passes["plain"], kind.goal
         )
-    shares = [f"{passes[name] * batch / tokens:.2f}" for name in MODES]
+    together = min(batch, sum(len(run.outputs) for run in runs["plain"]))
+    shares = [f"{passes[name] * together / tokens:.2f}" for name in MODES]
     gains = [f"{seconds['plain'] / seconds[name]:.2f}" for name in ("forced", "all")]
     return [kind.name, f"{temperature:g}", str(tokens), *shares, *gains]
 
