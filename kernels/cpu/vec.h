@@ -30,8 +30,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Before a loop of constant length whose arrays are to live in registers. */
+/* Before a loop of constant length whose arrays are to live in registers. Plain C has none to spare,
+ * and long straight code takes compilers long. */
+#if RK_ISA
 #define UNROLL _Pragma("GCC unroll 16")
+#else
+#define UNROLL
+#endif
 
 typedef uint16_t bf16;
 typedef uint16_t f16;
