@@ -1,7 +1,7 @@
 """Compiles a constraint in a process of its own first, where it can be killed.
 
     pool's thread ── spec, one line of JSON ──▶ this module as a process: compiles it for bytes
-                  ◀── null or what is wrong ──
+                  ◀── "ready" once, then null or what is wrong ──
 
 Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
 and within memory. So a constraint that is made to take long costs the other requests nothing. The
@@ -31,6 +31,7 @@ from radixgen.types import GrammarSpec
 
 logger = logging.getLogger(__name__)
 
+START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
 MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
@@ -55,7 +56,7 @@ class Screen:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_new = False
 
     def start(self) -> None:
         """Start the process, so that the first constraint need not wait for it.
@@ -76,6 +77,7 @@ class Screen:
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
                 )
+                self._is_new = True
                 self._process, self._end = process, weakref.finalize(self, _end, process)
 
     def check(self, spec: GrammarSpec) -> None:
@@ -85,6 +87,7 @@ class Screen:
         if process is None or process.stdin is None or process.stdout is None:
             return
         try:
+            self._hear_hello(process.stdout)
             process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
             process.stdin.flush()
             reply = _read_line(process.stdout, self.max_seconds)
@@ -103,6 +106,12 @@ class Screen:
             message = json.loads(reply)
             if message is not None:
                 raise InvalidGrammar(message)
+
+    def _hear_hello(self, stream: IO[bytes]) -> None:
+        """Wait until the process is ready, which is not the constraint's time."""
+        if self._is_new:
+            _read_line(stream, START_SECONDS)
+            self._is_new = False
 
     def _give_up(self, message: str) -> NoReturn:
         self._stop()
@@ -156,6 +165,8 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints is no answer
     compiler = _compiler()
     with contextlib.suppress(BrokenPipeError):
+        answers.write(b"ready\n")
+        answers.flush()
         while line := requests.readline():
             signal.alarm(MAX_ALONE)
             answers.write(json.dumps(_verdict(compiler, line)).encode() + b"\n")
