@@ -311,9 +311,10 @@ def test_wrong_scores_and_chats_are_refused(runtime: Runtime) -> None:
         ("a", [""], "continuations is empty"),
         ("a", [[999]], "token id 999"),
     )
+    unchecked: Any = runtime
     for prefix, continuations, said in cases:
         with pytest.raises(InvalidRequest, match=said):
-            runtime.score(prefix, continuations)
+            unchecked.score(prefix, continuations)
     with pytest.raises(PromptTooLong):
         runtime.score("x" * 500, ["y" * 20])
     for messages in ([], "hi", ["hi"], [{"content": "x"}], [{"role": "user", "content": "\udc00"}]):
