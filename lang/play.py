@@ -47,18 +47,23 @@ def play(
     executor = state.executor
     try:
         with _limited(executor, time_limit):
-            executor.ret_value = function(state, **arguments)
-            _refuse_coroutine(executor.ret_value, executor.program)
-            wait_for(executor.finish(), what="the end of the program")
-            for child, reached in _forks(executor):
-                reached.exception()
-                _look(child)
+            wait_for(speak(function, state, arguments), what="the end of the program")
+            await_forks(executor)
     except BaseException as error:
         note_line(error, executor.program)
         executor.end(error)
         raise
     finally:
         state._owner = None
+
+
+def speak(
+    function: Callable[..., Any], state: ProgramState, arguments: Mapping[str, Any]
+) -> Future[None]:
+    """Run a program's own code; returns the future of the end of all that it has said."""
+    state.executor.ret_value = function(state, **arguments)
+    _refuse_coroutine(state.executor.ret_value, state.executor.program)
+    return state.executor.finish()
 
 
 def play_quietly(
@@ -101,6 +106,13 @@ async def aplay(
         raise
     finally:
         state._owner = None
+
+
+def await_forks(executor: Executor) -> None:
+    """Wait for forks that were never joined. Raises an error of theirs that nobody has met."""
+    for child, reached in _forks(executor):
+        reached.exception()
+        _look(child)
 
 
 def _refuse_coroutine(value: Any, program: str) -> None:

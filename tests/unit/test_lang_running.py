@@ -98,6 +98,36 @@ def test_run_batch_orders_and_isolates(backend: ScriptedBackend) -> None:
     assert [state["a"] for state in lazily] == ["(101)", "(101)"]
 
 
+def test_programs_that_block_run_side_by_side(backend: ScriptedBackend) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    @function
+    def program(s: Any, i: int) -> None:
+        running.append(i)
+        most.append(len(running))
+        time.sleep(0.1)
+        running.remove(i)
+        s += gen("a")
+
+    states = program.run_batch([(i,) for i in range(60)], backend=backend, num_threads=20)
+    assert [state["a"] for state in states] == ["(0)"] * 60
+    assert 10 < max(most) <= 20
+
+
+def test_quick_programs_need_few_threads(backend: ScriptedBackend) -> None:
+    threads: set[int] = set()
+
+    @function
+    def program(s: Any, i: int) -> None:
+        threads.add(threading.get_ident())
+        s += gen("a")
+
+    backend.delay = 0.01
+    program.run_batch([(i,) for i in range(50)], backend=backend)
+    assert len(threads) <= 16
+
+
 def test_async_programs(backend: ScriptedBackend) -> None:
     @function
     async def program(s: AsyncProgramState, q: str) -> str:
