@@ -100,6 +100,9 @@ async def aplay(
         if executor.error is not None and executor.error is not error:
             raise executor.error from None
         raise
+    except asyncio.CancelledError:
+        executor.end(RequestAborted(f"program {executor.program!r} was cancelled"))
+        raise
     except BaseException as error:
         note_line(error, executor.program)
         executor.end(error)

@@ -76,8 +76,16 @@ class Awaited:
         try:
             if self._future.done():
                 return self._future.result()
-            return (yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__())
+            inner = asyncio.wrap_future(self._future)
+            inner.add_done_callback(_retrieve)  # its awaiter may have been cancelled by then
+            return (yield from asyncio.shield(inner).__await__())
         except BaseException as error:
             if self._saw is not None:
                 self._saw(error)
             raise
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Mark an error as seen, so that none is logged for a value that nobody awaits any more."""
+    if not future.cancelled():
+        future.exception()

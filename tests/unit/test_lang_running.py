@@ -1,6 +1,7 @@
 """Ways to run programs: streaming, in batches, as coroutines, cancelled, traced."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -186,6 +187,33 @@ def test_cancelled_programs_leave_nothing_running(backend: ScriptedBackend) -> N
     while backend.num_cancelled < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert backend.num_cancelled == 3
+
+
+def test_a_cancelled_program_logs_nothing(
+    backend: ScriptedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend.delay = 0.05
+    backend.answer = lambda _: "x" * 1000
+    states: list[Any] = []
+
+    @function
+    async def program(s: AsyncProgramState) -> None:
+        states.append(s)
+        s += gen("a")
+        await s["a"]
+
+    async def main() -> None:
+        task = asyncio.create_task(program.arun(backend=backend))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.1)
+        gc.collect()
+
+    asyncio.run(main())
+    assert isinstance(states[0].error(), RequestAborted)
+    assert caplog.records == []
 
 
 def test_a_raising_program_aborts_its_generation(backend: ScriptedBackend) -> None:
