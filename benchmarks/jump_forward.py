@@ -104,6 +104,7 @@ def main() -> int:
     options = arguments(__doc__ or "").parse_args()
     num_prompts, batches = (3, (1,)) if options.quick else (12, (1, 16))
     report = Report("jump_forward", {"prompts": num_prompts, "batches": batches})
+    # MODES holds settings of several types, which LocalEngine checks itself.
     engines = {name: LocalEngine(**settings) for name, settings in MODES.items()}  # type: ignore[arg-type]
     for batch in batches:
         _measure(engines, batch, num_prompts, report)

@@ -51,7 +51,7 @@ def facts(node: Node) -> Facts:
     if isinstance(node, Rule):
         return Facts(False, False, False)
     try:
-        return node.facts  # type: ignore[no-any-return]  # untyped storage
+        return node.facts  # type: ignore[no-any-return]  # the slot is untyped storage
     except AttributeError:
         node.facts = found = _find_facts(node)
         return found

@@ -115,7 +115,7 @@ def _parse(source: str) -> "list[Tree[Token]]":
     from lark.exceptions import UnexpectedCharacters, UnexpectedInput
 
     try:
-        return _parser().parse(source + "\n").children  # type: ignore[return-value]
+        return _parser().parse(source + "\n").children  # type: ignore[return-value]  # trees only
     except UnexpectedInput as error:
         found = (
             error.char if isinstance(error, UnexpectedCharacters) else getattr(error, "token", "")
@@ -214,10 +214,10 @@ class _Grammar:
     def _import(self) -> None:
         for statement in self._by_kind.get("import_one", ()):
             names = _names(statement.children)
-            *path, name = _names(statement.children[0].children)  # type: ignore[union-attr]
+            *path, name = _names(statement.children[0].children)  # type: ignore[union-attr]  # a tree
             self._borrow(path, name, names[-1] if len(statement.children) > 1 else name, statement)
         for statement in self._by_kind.get("import_many", ()):
-            path = _names(statement.children[0].children)  # type: ignore[union-attr]
+            path = _names(statement.children[0].children)  # type: ignore[union-attr]  # a tree
             for name in _names(statement.children[1:]):
                 self._borrow(path, name, name, statement)
 
@@ -299,7 +299,7 @@ def _rule_head(statement: "Tree[Token]") -> tuple[str, list[str]]:
         if getattr(child, "type", "") == "RULE":
             name = str(child)
         elif getattr(child, "data", "") == "parameters":
-            parameters = [str(p) for p in child.children]  # type: ignore[union-attr]
+            parameters = [str(p) for p in child.children]  # type: ignore[union-attr]  # a tree
     return name, parameters
 
 

@@ -40,7 +40,7 @@ class AttentionPlan:
         loaded = library()
         if loaded is None:
             raise KernelError("the C kernels are not loaded")
-        tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]
+        tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
         self.num_tokens = int(tables[0][-1])
         self.fits = (page_size, num_kv_heads, group, head_dim, window)
         self.pointer: int | None = loaded.rk_plan_new(

@@ -108,7 +108,7 @@ class Anthropic:
                 message = await stream.get_final_message()
         except RadixgenError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the SDK raises, told in our words
             raise translated(error, self.who) from error
         refuse_cut(gen, message.stop_reason, self.who)
         cached = message.usage.cache_read_input_tokens or 0

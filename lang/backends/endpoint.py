@@ -127,7 +127,7 @@ class RuntimeEndpoint:
     async def _get(self, path: str) -> dict[str, Any]:
         try:
             response = await self._http.get(path)
-        except Exception as error:
+        except Exception as error:  # whatever the client raises, told in our words
             raise translated(error, self.who) from error
         found: dict[str, Any] = self._checked(response).json()
         return found
@@ -135,7 +135,7 @@ class RuntimeEndpoint:
     async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         try:
             response = await self._http.post(path, json=body)
-        except Exception as error:
+        except Exception as error:  # whatever the client raises, told in our words
             raise translated(error, self.who) from error
         return self._checked(response).json()
 
@@ -223,7 +223,7 @@ class RuntimeEndpoint:
                     yield self._event(json.loads(data))
         except RadixgenError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the client raises, told in our words
             raise translated(error, self.who) from error
 
     def _event(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class RuntimeEndpoint:
             self._checked(await self._http.post("/flush_cache"))
         except RadixgenError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the client raises, told in our words
             raise translated(error, self.who) from error
 
     async def server_info(self) -> Mapping[str, Any]:

@@ -129,7 +129,7 @@ class OpenAI:
                 generations = await _of_stream(await self._create(**request, **more), push)
         except RadixgenError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the SDK raises, told in our words
             raise translated(error, self.who) from error
         for generation in generations:
             refuse_cut(gen, generation.meta["finish_reason"], self.who)
