@@ -23,6 +23,9 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+MAX_THREADS = 1024  # more than a machine has cores, and few enough to be started
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Which model, and in which form it runs.
@@ -38,13 +41,15 @@ class ModelConfig:
     device: str = "cpu"
     max_context: int | None = None  # tokens; None: the model's own
     threads: int | None = None  # compute threads; None: one a physical core
-    deterministic: bool = False  # logits bitwise equal whatever the batch
 
     def __post_init__(self) -> None:
         _require(
             self.max_context is None or self.max_context >= 1, "max_context must be at least 1"
         )
-        _require(self.threads is None or self.threads >= 1, "threads must be at least 1")
+        _require(
+            self.threads is None or 1 <= self.threads <= MAX_THREADS,
+            f"threads={self.threads}: 1 to {MAX_THREADS}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,10 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         _require(self.max_step_tokens >= 1, "max_step_tokens must be at least 1")
+        _require(
+            self.max_total_tokens is None or self.max_total_tokens >= 1,
+            "max_total_tokens must be at least 1",
+        )
         _require(self.max_running >= 1, "max_running must be at least 1")
         _require(self.max_queue >= 1, "max_queue must be at least 1")
         _require(self.ageing >= 0, "ageing must not be negative")

@@ -70,6 +70,8 @@ def read_header(path: Path) -> GgufHeader:
     early; UnsupportedModel for a version or byte order that is not read.
     """
     try:
+        if path.stat().st_size == 0:
+            raise ModelError(f"{path} is empty: it is no GGUF file; fetch it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(path, data).header()
     except OSError as error:

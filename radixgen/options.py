@@ -128,7 +128,8 @@ def check_length(name: str, num_tokens: int, ready: Ready, num_more: int = 0) ->
     if num_tokens > limit:
         raise PromptTooLong(
             f"{name} has at least {num_tokens} tokens and {limit} fit the context of "
-            f"{ready.max_context}; shorten it, or start the runtime with a larger max_context",
+            f"{ready.max_context}; shorten it, or start the runtime with a larger max_context, "
+            "num_pages or max_total_tokens, whichever is the limit",
             name,
         )
 

@@ -136,6 +136,7 @@ class SamplingParams:
     def _normalise(self) -> None:
         """Lists, sets, one string and a mapping of biases become the tuples that are declared."""
         given: Any = self.stop
+        given = () if given is None else given  # as the OpenAI API spells none
         stop = (given,) if isinstance(given, str) else _tuple("stop", given)
         object.__setattr__(self, "stop", stop)
         ids = _tuple("stop_token_ids", self.stop_token_ids)

@@ -43,7 +43,7 @@ class Admission:
             raise PromptTooLong(
                 f"the prompt has {len(request.prompt_ids)} tokens and with {what} exceeds the "
                 f"{self.max_known} that the context and the KV pages can hold: shorten it, or "
-                "start the runtime with a larger max_context or num_pages",
+                "start the runtime with a larger max_context, num_pages or max_total_tokens",
                 "prompt",
             )
 

@@ -134,7 +134,7 @@ def complaint(path: Path) -> str | None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"", "not a usable GGUF file"),
+        (b"", "is empty"),
         (b"PK\x03\x04" + bytes(60), r"not a GGUF file: it starts with b'PK"),
         (b"GGUF" + (1).to_bytes(4, "little") + bytes(60), "GGUF version 1"),
         (b"GGUF" + (3).to_bytes(4, "big") + bytes(60), "big-endian"),

@@ -74,6 +74,7 @@ def test_min_tokens_may_not_exceed_max_tokens() -> None:
 
 
 def test_friendly_forms_become_the_declared_tuples() -> None:
+    assert sampling_params(stop=None) == SamplingParams()
     params = sampling_params(stop="\n", stop_token_ids=[3], logit_bias={5: -1.0})
     assert params.stop == ("\n",)
     assert params.stop_token_ids == (3,)
