@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, help="of each model; 200 by default")
     parser.add_argument("--model", default="", help="a model to load; the embedded one by default")
     options = parser.parse_args()
-    small = options.prompts or 200
+    small = options.prompts or (100 if options.quick else 200)
     large = options.prompts or (3 if options.quick else 200)
     report = Report("exactness", {"prompts": [small, large], "threads": torch.get_num_threads()})
     rows = compare("random weights", random_decoder(), small, report)

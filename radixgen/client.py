@@ -210,7 +210,13 @@ class EngineClient:
 
     def chat_ids(self, messages: ChatMessages) -> list[int]:
         """The prompt of a conversation, as `chat` sends it. Raises InvalidRequest."""
-        return self.tokenizer.chat(_checked_messages(messages))
+        checked = _checked_messages(messages)
+        for number, message in enumerate(checked):  # before a template and a tokenizer read it
+            content = message.get("content")
+            if isinstance(content, str):
+                fewest = self.tokenizer.fewest_tokens(content)
+                check_length(f"messages[{number}].content", fewest, self.ready)
+        return self.tokenizer.chat(checked)
 
     async def score(
         self, prefix: Prompt, continuations: Sequence[Prompt], **options: Unpack[RequestOptions]

@@ -317,6 +317,8 @@ def test_wrong_scores_and_chats_are_refused(runtime: Runtime) -> None:
             unchecked.score(prefix, continuations)
     with pytest.raises(PromptTooLong):
         runtime.score("x" * 500, ["y" * 20])
+    with pytest.raises(PromptTooLong, match=r"messages\[0\]"):
+        runtime.chat([{"role": "user", "content": "x" * 10_000_000}])
     for messages in ([], "hi", ["hi"], [{"content": "x"}], [{"role": "user", "content": "\udc00"}]):
         bad: Any = messages
         with pytest.raises(InvalidRequest, match="messages"):
