@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.harness import Report, Spread, arguments, table
 from benchmarks.local_engine import Ask, LocalEngine
-from radixgen.runtime import engine as runtime_engine
+from radixgen.runtime import masks as runtime_masks
 from radixgen.types import GrammarSpec, SamplingParams
 
 GOAL = 1.05
@@ -92,18 +92,18 @@ class MaskTimer:
 
     def __enter__(self) -> "MaskTimer":
         self.seconds: list[float] = []
-        self._fill = runtime_engine.fill_masks
+        self._fill = runtime_masks.fill_masks
 
         def timed(*args: Any) -> None:
             begin = time.perf_counter()
             self._fill(*args)
             self.seconds.append(time.perf_counter() - begin)
 
-        runtime_engine.fill_masks = timed
+        runtime_masks.fill_masks = timed  # type: ignore[assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
-        runtime_engine.fill_masks = self._fill
+        runtime_masks.fill_masks = self._fill
 
 
 if __name__ == "__main__":

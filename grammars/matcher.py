@@ -126,6 +126,15 @@ class GrammarMatcher:
             self._error = error
             self._only_end(words)
 
+    def _restrict(self, bitmask: Words, row: int, budget: int | None) -> None:
+        if budget is None or self._error is not None:
+            return
+        try:
+            self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+        except InvalidGrammar as error:
+            self._error = str(error)
+            self._only_end(bitmask[row])
+
     def _only_end(self, words: Words) -> None:
         words[:] = 0
         for token_id in self._engine.vocabulary.end_ids:
@@ -202,10 +211,15 @@ class GrammarMatcher:
             return False
 
 
-def fill_bitmasks(matchers: list[GrammarMatcher], bitmask: Words, rows: list[int]) -> None:
+def fill_bitmasks(
+    matchers: list[GrammarMatcher],
+    bitmask: Words,
+    rows: list[int],
+    budgets: list[int | None] | None = None,
+) -> None:
     """`fill_bitmask` for many matchers, those of one engine in one native call.
 
-    bitmask: [n, words] int32; matcher i writes row rows[i].
+    bitmask: [n, words] int32; matcher i writes row rows[i], with budgets[i] if there are any.
     """
     groups: dict[int, list[int]] = {}
     for index, matcher in enumerate(matchers):
@@ -219,6 +233,8 @@ def fill_bitmasks(matchers: list[GrammarMatcher], bitmask: Words, rows: list[int
         filled = engine.fill_many(states, bitmask, [rows[i] for i in group])
         for index, (error, grown) in zip(group, filled, strict=True):
             matchers[index]._filled(bitmask[rows[index]], error, grown)
+            if budgets is not None:
+                matchers[index]._restrict(bitmask, rows[index], budgets[index])
 
 
 def allocate_bitmask(num_rows: int, vocabulary_size: int) -> Words:

@@ -19,7 +19,8 @@ from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.messages import GenerateRequest, RequestFailed, ScoreRequest
 from radixgen.runtime.drafts import Drafter
-from radixgen.runtime.grammar_pool import GrammarPool, fill_masks, make_matcher
+from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
+from radixgen.runtime.masks import MaskWriter
 from radixgen.runtime.stats import EngineStats
 from radixgen.schedule.request import Event, Request
 from radixgen.schedule.scheduler import Scheduler
@@ -58,6 +59,7 @@ class Engine:
         self.grammars = grammars
         self._clock = clock
         self._stats = EngineStats()
+        self._masks = MaskWriter()
         self._drafter = scheduler.planner.drafter = drafter
 
     @property
@@ -154,7 +156,10 @@ class Engine:
             return self.runner.run(batch)
         num_rows = sum(1 + len(mask.drafts) for mask in masks)
         bitmask = np.empty((num_rows, -(-self.scheduler.vocab_size // 32)), np.int32)
-        return self.runner.run(batch, bitmask, partial(fill_masks, masks, bitmask))
+        try:
+            return self.runner.run(batch, bitmask, self._masks.begin(masks, bitmask))
+        finally:
+            self._masks.end()
 
     def stats(self) -> dict[str, float]:
         """Counters since the start and gauges of now; units are in the names."""

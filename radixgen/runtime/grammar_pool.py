@@ -1,26 +1,22 @@
-"""Constraints of requests: compiled in a thread of their own, and written into masks.
+"""Constraints of requests: compiled in a thread of their own.
 
 Each is compiled in a process of its own first (`grammar_screen`), and the thread rests after work,
 so that hostile constraints neither stop the steps nor slow them for long. A request that waits for
 its grammar delays nobody: steps go on and take in what is ready. A grammar that cannot be compiled
-fails its own request. Knows matchers and masks; no tensors, and of a request only its name.
+fails its own request. Knows matchers, and of a request only its name.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.runtime.grammar_screen import Screen
-from radixgen.schedule.step import MaskRequest
 from radixgen.types import GrammarSpec
 
 REST = 3.0  # seconds of rest a second of work: compiling in this process slows the steps
@@ -133,24 +129,3 @@ def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMat
                 "max_tokens",
             )
     return matcher
-
-
-def fill_masks(masks: Sequence[MaskRequest], bitmask: "NDArray[np.int32]") -> None:
-    """Write every row of a step's mask. bitmask: [rows, ceil(vocab / 32)] int32, bit 1 = allowed"""
-    for mask in masks:
-        _fill_path(mask, bitmask)
-
-
-def _fill_path(mask: MaskRequest, bitmask: "NDArray[np.int32]") -> None:
-    """The masks of the next token and after each draft. Behind a draft that does not fit anything
-    goes: the draw before it cannot equal a draft that its mask forbids, so none is looked at."""
-    mask.matcher.fill_bitmask(bitmask, mask.row, mask.budget)
-    if not mask.drafts:
-        return
-    bitmask[mask.row + 1 : mask.row + 1 + len(mask.drafts)] = -1
-    path = mask.matcher.fork()  # what goes wrong on a way not taken is not the sequence's fault
-    for place, draft in enumerate(mask.drafts, start=1):
-        if not path.accept_token(draft):
-            return
-        left = None if mask.budget is None else mask.budget - place
-        path.fill_bitmask(bitmask, mask.row + place, left)
