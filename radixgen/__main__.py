@@ -7,6 +7,7 @@ import typer
 
 from radixgen.cli import common, grammar
 from radixgen.cli.chat import chat
+from radixgen.cli.complete import complete
 from radixgen.cli.demo import demo
 from radixgen.cli.environment import collect_env, version
 from radixgen.cli.generate import generate
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(generate)
 app.command()(chat)
+app.command()(complete)
 app.command()(run)
 app.command()(serve)
 app.add_typer(grammar.app, name="grammar")

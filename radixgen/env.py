@@ -47,7 +47,7 @@ VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
         Variable("RADIXGEN_ADMIN_KEY", str, "", "key of a server's admin routes, as `serve --admin-key`"),
-        Variable("RADIXGEN_API_KEY", str, "", "key that a server asks of every request, as `serve --api-key`"),
+        Variable("RADIXGEN_API_KEY", str, "", "key that a server asks of every request, as `serve --api-key`, and that commands show to a server"),
         Variable("RADIXGEN_CACHE", str, "", "folder for fetched models and built kernels; empty: the user's cache folder"),
         Variable("RADIXGEN_CHECK", _flag, False, "1: check every invariant of tree, pages and scheduler after each step"),
         Variable("RADIXGEN_FORCE_MISS", _flag, False, "1: the radix cache finds nothing, for comparing with the cache off"),
@@ -56,6 +56,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("RADIXGEN_NATIVE", _flag, True, "0: do not build or load the C kernels, run the references"),
         Variable("RADIXGEN_OFFLINE", _flag, False, "1: never fetch a model, use what is in the cache"),
         Variable("RADIXGEN_THREADS", _count, None, "compute threads of the runtime; empty: one a physical core"),
+        Variable("RADIXGEN_URL", str, "", "server that `complete`, `bench serve` and `cache` talk to; empty: http://127.0.0.1:8000"),
     )
 }  # fmt: skip
 

@@ -112,10 +112,9 @@ class Conversation:
         try:
             for piece in pieces:
                 parts.append(piece.text)
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
+                common.write(piece.text)
                 result = piece.result
         except KeyboardInterrupt:
             pieces.close()
-        sys.stdout.write("\n")
+        common.write("\n")
         return "".join(parts), result

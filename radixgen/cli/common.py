@@ -1,5 +1,6 @@
 """What the commands share: consoles, options, and errors told in plain words."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -80,8 +81,26 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     return parsed
 
 
+def write(text: str) -> None:
+    """Text of a model, at once and as it is: no markup, no wrapping."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def read_stdin() -> str:
+    """All of stdin. Raises InvalidRequest for what is not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        message = f"stdin is not UTF-8 (byte {error.start}); convert it first, such as by iconv"
+        raise InvalidRequest(message) from None
+
+
 def run(app: Callable[[], Any]) -> int:
     """Run the commands; returns the exit status. A RadixgenError is a sentence, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ?
     try:
         app()
     except SystemExit as end:
@@ -98,4 +117,12 @@ def run(app: Callable[[], Any]) -> int:
     except BrokenPipeError:  # `radixgen ... | head`
         sys.stderr.close()
         return FAILURE
+    except OSError as error:  # a file that cannot be read or written, a full disk
+        err.print("[bold red]error:[/]", escape(_about(error)))
+        return FAILURE
     return 0
+
+
+def _about(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename is not None else what

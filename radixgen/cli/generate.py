@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from typing import Annotated
 
 import typer
@@ -53,7 +52,7 @@ def generate(
         stop=tuple(stop or ()),
         n=n,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = common.read_stdin() if prompt == "-" else prompt
     with common.started(model, settings) as runtime:
         given: Prompt = text
         if chat:
@@ -76,10 +75,9 @@ def stream(runtime: Runtime, prompt: Prompt, sampling: SamplingParams) -> Genera
     """Print pieces as they come; returns the whole."""
     result = None
     for piece in runtime.generate(prompt, sampling, stream=True):
-        sys.stdout.write(piece.text)
-        sys.stdout.flush()
+        common.write(piece.text)
         result = piece.result
-    sys.stdout.write("\n")
+    common.write("\n")
     assert result is not None  # the last piece has it, or an error was raised
     return result
 
