@@ -50,13 +50,21 @@ _BOOT = (
 def make_config(model: str | os.PathLike[str] = "", **settings: Any) -> RuntimeConfig:
     """Settings by their flat names, with the environment's where none is given.
 
-    Raises ConfigError for a wrong name, with the nearest right one, or value.
+    `model_path`, SGLang's name, is another one for `model`. Raises ConfigError for a wrong name,
+    with the nearest right one, or value.
     """
+    model = _model_of(model, settings.pop("model_path", ""))
     for name, variable in {"check": "RADIXGEN_CHECK", "threads": "RADIXGEN_THREADS"}.items():
         if settings.get(name) is None:
             settings[name] = env.read(variable)
     env.read("RADIXGEN_LOG")  # the process reads it; a wrong one is told here
-    return from_settings(model=os.fspath(model) or env.read("RADIXGEN_MODEL"), **settings)
+    return from_settings(model=model or env.read("RADIXGEN_MODEL"), **settings)
+
+
+def _model_of(model: str | os.PathLike[str], path: str | os.PathLike[str]) -> str:
+    if path and os.fspath(model):
+        raise ConfigError("model and model_path are two names of one setting: give one")
+    return os.fspath(model) or os.fspath(path)
 
 
 class RuntimeProcess:

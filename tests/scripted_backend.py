@@ -5,6 +5,7 @@ Tokens are bytes. `answer(text)` gives what the model would say; `calls` records
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,14 @@ from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Poll until `condition()` holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
 
 
 def chatml(messages: list[dict[str, str]], generation: bool) -> str:
@@ -94,3 +103,8 @@ class ScriptedBackend:
 
     async def server_info(self) -> dict[str, Any]:
         return {"model": "scripted"}
+
+
+def generating(backend: ScriptedBackend) -> list[str]:
+    """The conversations that the model was asked to continue, in order."""
+    return [text for kind, text in list(backend.calls) if kind == "generate"]

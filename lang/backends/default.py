@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from radixgen.blocking import BlockingClient
 from radixgen.client import EngineClient
-from radixgen.errors import InvalidRequest
+from radixgen.errors import InvalidRequest, RuntimeUnavailable
 from radixgen.lang.backends.local import LocalBackend
 from radixgen.lang.backends.protocol import Backend
 from radixgen.lang.variables import running_loop
@@ -63,6 +63,7 @@ def _check(backend: Any) -> None:
 
 def _local(client: BlockingClient | EngineClient) -> LocalBackend:
     if isinstance(client, BlockingClient):
+        _ensure_started(client)
         return LocalBackend(client.engine_client, client.loop)
     loop = running_loop()
     if loop is None:
@@ -72,6 +73,17 @@ def _local(client: BlockingClient | EngineClient) -> LocalBackend:
             "backend",
         )
     return LocalBackend(client, loop)
+
+
+def _ensure_started(client: BlockingClient) -> None:
+    """Start a Runtime that was only made: SGLang's are started by making them."""
+    try:
+        client.ready  # noqa: B018  # raises when it has not been started
+    except RuntimeUnavailable:
+        start = getattr(client, "start", None)
+        if start is None:
+            raise
+        start()
 
 
 def flush_cache(backend: Any = None) -> None:

@@ -1,7 +1,6 @@
 """A server with the native HTTP API as a backend: what is sent, read, mapped and refused."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import httpx2
 import pytest
 from helpers import write_byte_tokenizer
 from http_servers import Handler, Server, sse
+from scripted_backend import wait_until
 
 from radixgen.errors import (
     ConfigError,
@@ -299,10 +299,10 @@ def test_cancelling_aborts_at_the_server(endpoint: Endpoint) -> None:
     def program(s: Any) -> None:
         s += gen("a")
 
+    state = program.run(backend=backend, stream=True)
+    wait_until(lambda: bool(server.bodies("/generate")))
+    state.cancel()
     with pytest.raises(RequestAborted):
-        program.run(backend=backend, time_limit=0.2)
-    end = time.monotonic() + 5
-    while not server.bodies("/abort_request"):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        state.sync()
+    wait_until(lambda: bool(server.bodies("/abort_request")))
     assert server.bodies("/abort_request")[0]["rid"] == server.bodies("/generate")[0]["rid"]

@@ -81,7 +81,7 @@ def test_a_tools_time_is_learned_or_given(backend: ScriptedBackend) -> None:
     state = program.run(seconds=7.5, backend=backend)
     times = [hint.tool_seconds for hint in backend.hints][::2]
     assert times[0] == 0
-    assert 0.04 < times[1] < 1
+    assert times[1] > 0.04
     assert times[2] == state.get_meta_info("c")["hint"].tool_seconds == 7.5
     with pytest.raises(InvalidRequest, match="tool_seconds=-1"):
         call([slow], tool_seconds=-1)

@@ -3,12 +3,11 @@
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripted_backend import ScriptedBackend
+from scripted_backend import ScriptedBackend, generating, wait_until
 
 from radixgen.errors import RequestAborted, UnsetVariable
 from radixgen.lang.api import (
@@ -16,6 +15,7 @@ from radixgen.lang.api import (
     gen,
     user,
 )
+from radixgen.lang.many import FIRST_THREADS
 from radixgen.lang.state import AsyncProgramState, ProgramState
 
 
@@ -102,21 +102,29 @@ def test_run_batch_orders_and_isolates(backend: ScriptedBackend) -> None:
 def test_programs_that_block_run_side_by_side(backend: ScriptedBackend) -> None:
     running: list[int] = []
     most: list[int] = []
+    together = threading.Event()  # as many as there may be
 
     @function
     def program(s: Any, i: int) -> None:
+        s += str(i)  # a trace ends here
         running.append(i)
         most.append(len(running))
-        time.sleep(0.1)
+        if len(running) == 20:
+            together.set()
+        assert together.wait(60)
         running.remove(i)
         s += gen("a")
 
     states = program.run_batch([(i,) for i in range(60)], backend=backend, num_threads=20)
-    assert [state["a"] for state in states] == ["(0)"] * 60
-    assert 10 < max(most) <= 20
+    assert [state.text() for state in states] == [f"{i}({len(str(i))})" for i in range(60)]
+    assert max(most) == 20
 
 
-def test_quick_programs_need_few_threads(backend: ScriptedBackend) -> None:
+def test_quick_programs_need_few_threads(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that waits for the model alone holds no thread."""
+    monkeypatch.setattr("radixgen.lang.many.GROWTH_SECONDS", 3600.0)
     threads: set[int] = set()
 
     @function
@@ -125,8 +133,9 @@ def test_quick_programs_need_few_threads(backend: ScriptedBackend) -> None:
         s += gen("a")
 
     backend.delay = 0.01
-    program.run_batch([(i,) for i in range(50)], backend=backend)
-    assert len(threads) <= 16
+    states = program.run_batch([(i,) for i in range(50)], backend=backend)
+    assert [state["a"] for state in states] == ["(0)"] * 50
+    assert len(threads) <= FIRST_THREADS
 
 
 def test_async_programs(backend: ScriptedBackend) -> None:
@@ -147,7 +156,13 @@ def test_async_programs(backend: ScriptedBackend) -> None:
 
 
 def test_blocking_reads_inside_a_loop_say_so(backend: ScriptedBackend) -> None:
-    backend.delay = 0.01
+    go = threading.Event()
+
+    def answer(_: str) -> str:
+        assert go.wait(60)
+        return "x"
+
+    backend.answer = answer
 
     @function
     def program(s: ProgramState) -> None:
@@ -159,6 +174,7 @@ def test_blocking_reads_inside_a_loop_say_so(backend: ScriptedBackend) -> None:
             await asyncio.sleep(0.001)
         with pytest.raises(Exception, match="async def"):
             state["a"]
+        go.set()
         async for _ in state.text_async_iter():
             pass
 
@@ -177,16 +193,13 @@ def test_cancelled_programs_leave_nothing_running(backend: ScriptedBackend) -> N
 
     async def main() -> None:
         task = asyncio.create_task(program.arun(backend=backend))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(wait_until, lambda: len(generating(backend)) == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    deadline = time.monotonic() + 2
-    while backend.num_cancelled < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert backend.num_cancelled == 3
+    wait_until(lambda: backend.num_cancelled == 3)
 
 
 def test_a_cancelled_program_logs_nothing(
@@ -204,11 +217,11 @@ def test_a_cancelled_program_logs_nothing(
 
     async def main() -> None:
         task = asyncio.create_task(program.arun(backend=backend))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(wait_until, lambda: bool(generating(backend)))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(wait_until, lambda: backend.num_cancelled == 1)
         assert isinstance(states.pop().error(), RequestAborted)
         del task
         gc.collect()
@@ -225,15 +238,12 @@ def test_a_raising_program_aborts_its_generation(backend: ScriptedBackend) -> No
     @function
     def program(s: Any) -> None:
         s += gen("a")
-        time.sleep(0.1)
+        wait_until(lambda: bool(generating(backend)))
         raise LookupError("mine")
 
     with pytest.raises(LookupError):
         program.run(backend=backend)
-    deadline = time.monotonic() + 2
-    while not backend.num_cancelled and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert backend.num_cancelled == 1
+    wait_until(lambda: backend.num_cancelled == 1)
 
 
 def test_cancel_gives_waiters_an_error(backend: ScriptedBackend) -> None:
@@ -245,7 +255,8 @@ def test_cancel_gives_waiters_an_error(backend: ScriptedBackend) -> None:
         s += gen("a")
 
     state = program.run(stream=True, backend=backend)
-    threading.Timer(0.1, state.cancel).start()
+    wait_until(lambda: bool(generating(backend)))
+    state.cancel()
     with pytest.raises(RequestAborted):
         state["a"]
 
