@@ -37,7 +37,9 @@ def main() -> int:
     batches = {1: 60, 16: 14, 64: 6} if options.quick else {1: 200, 16: 40, 64: 16}
     rounds = 3 if options.quick else 7
     report = Report("grammar_overhead", {"rounds": rounds, "steps": batches})
-    local = LocalEngine(jump_forward=False, prompt_lookup=False, num_pages=4096)
+    local = LocalEngine(
+        num_pages=4096, jump_forward="off", prompt_lookup=False, suffix_drafts=False
+    )
     rows = [_measure(local, batch, steps, rounds, report) for batch, steps in batches.items()]
     header = ["sequences", "free ms", "constrained ms", "ratio", "masks ms", "masks share"]
     table(header, rows)

@@ -21,9 +21,9 @@ from radixgen.types import GrammarSpec, SamplingParams
 COMPACT = (("whitespace", "compact"),)
 SPACED = (("item_separator", ", "), ("key_separator", ": "))
 MODES = {
-    "plain": {"jump_forward": False, "prompt_lookup": False},
-    "forced": {"jump_forward": True, "prompt_lookup": False},
-    "all": {"jump_forward": True, "prompt_lookup": True},
+    "plain": {"jump_forward": "off", "prompt_lookup": False, "suffix_drafts": False},
+    "forced": {"prompt_lookup": False, "suffix_drafts": False},
+    "all": {},
 }
 NAMES = ("Maria Lopez", "John Smith", "Aiko Tanaka", "Lena Fischer", "Omar Haddad", "Ines Costa")
 

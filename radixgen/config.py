@@ -16,6 +16,9 @@ from radixgen.types import WIRE, shown, unknown_name
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
+JumpForward = Literal["exact", "off"]
+"""What becomes of text that a grammar forces. `exact`: it is guessed and verified, so that
+outputs are those without it. `off`: nothing."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -82,8 +85,9 @@ class ScheduleConfig:
     max_queue: int = 16384  # waiting requests before Overloaded
     ageing: float = 1.0  # priority gained for each second of waiting
     max_preemptions: int = 3  # after which a sequence is immune
-    jump_forward: bool = True  # draft text that a grammar forces; never changes results
-    prompt_lookup: bool = True  # draft what followed the same tokens before; likewise
+    jump_forward: JumpForward = "exact"  # draft text that a grammar forces; changes no output
+    prompt_lookup: bool = True  # draft what followed the same tokens before; changes no output
+    suffix_drafts: bool = True  # draft what other outputs of the kind went on with; likewise
 
     def __post_init__(self) -> None:
         _require(self.max_step_tokens >= 1, "max_step_tokens must be at least 1")

@@ -83,11 +83,17 @@ def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:
 
 
 def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
-    """What guesses tokens ahead, unless both ways to are switched off."""
-    jump_forward, prompt_lookup = config.schedule.jump_forward, config.schedule.prompt_lookup
-    if not (jump_forward or prompt_lookup):
+    """What guesses tokens ahead, unless every way to is switched off."""
+    schedule = config.schedule
+    jumps = schedule.jump_forward != "off"
+    if not (jumps or schedule.prompt_lookup or schedule.suffix_drafts):
         return None
-    return Drafter(tokenizer, jump_forward=jump_forward, prompt_lookup=prompt_lookup)
+    return Drafter(
+        tokenizer,
+        jump_forward=jumps,
+        prompt_lookup=schedule.prompt_lookup,
+        suffix_drafts=schedule.suffix_drafts,
+    )
 
 
 def stop_factory(tokenizer: Tokenizer) -> StopFactory:

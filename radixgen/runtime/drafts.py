@@ -1,7 +1,8 @@
 """Guesses of what follows, to be verified in one pass: text a grammar forces, text seen before.
 
     known tokens -> forced by the grammar?  its bytes, spelled as the tokenizer would  -> drafts
-                 -> seen before?            what followed there, as far as it fits     -> drafts
+                 -> seen before here?       what followed there, as far as it fits     -> drafts
+                 -> in other outputs?       what they went on with, as far as it fits  -> drafts
 
 A guess changes the number of steps, never a token: the runner draws at every position what it would
 have drawn anyway and keeps the drafts that equal it. So this module may guess as it likes, and it
@@ -11,13 +12,15 @@ Knows sequences, matchers and a tokenizer; no tensors and no pages.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
 from typing import Protocol
 
 from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.runtime import suffixes
+from radixgen.runtime.suffixes import Recent, Shelf
 from radixgen.schedule.request import SequenceState
 
 MAX_TAIL = 16  # tokens of the text so far that are spelled again together with forced text
@@ -35,10 +38,14 @@ class Kind(IntEnum):
     HABIT = 2  # how the model itself spelled the same text the last time
     COPY_LONG = 3  # followed the same LONG tokens before
     COPY_SHORT = 4  # followed the same SHORT tokens before
+    KIN_LONG = 5  # followed the same tokens in other outputs of the same kind
+    KIN_SHORT = 6  # likewise, but fewer of them
 
 
 LONG, SHORT = 4, 2
-_PRIORS = (0.9, 0.6, 0.9, 0.6, 0.3)  # by kind
+_PRIORS = (0.9, 0.6, 0.9, 0.6, 0.3, 0.6, 0.4)  # by kind
+_SEEN_HERE: tuple[Kind, ...] = (Kind.COPY_LONG, Kind.COPY_SHORT)
+_SEEN_ELSEWHERE: tuple[Kind, ...] = (Kind.KIN_LONG, Kind.KIN_SHORT)
 _PRIOR_WEIGHT = 4.0
 _MEMORY = 0.98  # of a record, kept with each further guess
 _PATIENCE = 64  # guesses not worth making before one token is tried all the same
@@ -199,22 +206,44 @@ class Habits:
 
 @dataclass(slots=True)
 class Memory:
-    """What is remembered of a sequence: its own record, the kinds of its last drafts, and where
-    forced text began that is not all written yet."""
+    """What is remembered of a sequence: its own record and that of its kin, the kinds of its last
+    drafts, how much of it its kin know, and where forced text began that is not all written yet."""
 
     chances: list[Chance]
+    kin: "Kin"
+    num_told: int
     kinds: list[Kind] = field(default_factory=list)
     forced_at: int = 0
     forced: bytes = b""
 
 
+@dataclass(slots=True)
+class Kin:
+    """Outputs of one kind: what they wrote, and how often guesses from it were right."""
+
+    shelf: Shelf = field(default_factory=Shelf)
+    chances: list[Chance] = field(default_factory=lambda: [Chance(p) for p in _PRIORS])
+
+
+def kin_key(sequence: SequenceState) -> Hashable:
+    """What outputs have in common that are taken to be alike."""
+    request, matcher = sequence.request, sequence.matcher
+    spec = matcher.grammar.spec if isinstance(matcher, GrammarMatcher) else None
+    return request.namespace, spec, request.hint.program if request.hint else ""
+
+
 class Drafter:
     """See `radixgen.schedule.request.Drafter`. `jump_forward` drafts text that a grammar forces,
     `prompt_lookup` what followed the same tokens before, in prompt or output (A. Saxena, Prompt
-    Lookup Decoding, 2023)."""
+    Lookup Decoding, 2023), `suffix_drafts` what followed them in other outputs of the kind."""
 
     def __init__(
-        self, text: Text, *, jump_forward: bool = True, prompt_lookup: bool = True
+        self,
+        text: Text,
+        *,
+        jump_forward: bool = True,
+        prompt_lookup: bool = True,
+        suffix_drafts: bool = True,
     ) -> None:
         self.costs = StepCosts()
         self.chances = [Chance(prior) for prior in _PRIORS]
@@ -224,11 +253,13 @@ class Drafter:
         self._habits = Habits(text)
         self._jump_forward = jump_forward
         self._prompt_lookup = prompt_lookup
+        self._kin = Recent(Kin) if suffix_drafts else None
 
     def propose(self, sequence: SequenceState, limit: int, num_rows: int) -> list[int]:
         """At most `limit` tokens that are worth a row each in a step of `num_rows` sequences."""
         memory = self._memory(sequence)
         self._note_habit(memory, sequence.tokens)
+        self._tell_kin(memory, sequence.tokens)
         guess = _Guess(sequence, limit, self.costs.least_chance(num_rows), memory)
         while self._extend(guess):
             pass
@@ -240,10 +271,11 @@ class Drafter:
         memory = self._memory(sequence)
         for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):
             is_right = place < num_accepted
-            self.chances[kind].count(is_right)
-            memory.chances[kind].count(is_right)
+            for chances in (self.chances, memory.chances, memory.kin.chances):
+                chances[kind].count(is_right)
             self.verified[kind] += 1
             self.accepted[kind] += is_right
+        self._tell_kin(memory, sequence.tokens)
 
     def stats(self) -> dict[str, float]:
         """Drafts looked at and accepted, by kind, and what a row costs."""
@@ -256,9 +288,16 @@ class Drafter:
     def _memory(self, sequence: SequenceState) -> Memory:
         memory = sequence.drafting
         if not isinstance(memory, Memory):
-            memory = Memory([Chance(chance.rate) for chance in self.chances])
-            sequence.drafting = memory
+            kin = Kin() if self._kin is None else self._kin.of(kin_key(sequence))
+            records = [*self.chances[: Kind.KIN_LONG], *kin.chances[Kind.KIN_LONG :]]
+            chances = [Chance(chance.rate) for chance in records]
+            memory = sequence.drafting = Memory(chances, kin, sequence.num_given)
         return memory
+
+    def _tell_kin(self, memory: Memory, known: "array[int]") -> None:
+        if self._kin is not None:
+            memory.kin.shelf.add(known, memory.num_told)
+            memory.num_told = len(known)
 
     def _note_habit(self, memory: Memory, known: "array[int]") -> None:
         """Learn how the text was spelled that was forced a while ago, once it is written."""
@@ -284,15 +323,19 @@ class Drafter:
             forced = guess.matcher.forced_bytes()[:MAX_FORCED]
             if forced:
                 return guess.add(*self._spell(guess, forced))
-        if not self._prompt_lookup:
-            return False
-        for length, kind in ((LONG, Kind.COPY_LONG), (SHORT, Kind.COPY_SHORT)):
-            if not guess.is_worth(kind):
-                continue
-            tokens = guess.seen_before(length)
-            if tokens:
-                return guess.add(tokens, [kind] * len(tokens))
-        return False
+        found = self._likeliest(guess)
+        return found is not None and guess.add(*found)
+
+    def _likeliest(self, guess: "_Guess") -> tuple[list[int], list[Kind]] | None:
+        """What was seen before, of the kind most often right that is worth it and has any."""
+        kinds = _SEEN_HERE if self._prompt_lookup else ()
+        kinds += _SEEN_ELSEWHERE if self._kin is not None else ()
+        for kind in sorted(kinds, key=guess.rate, reverse=True):
+            if guess.is_worth(kind):
+                tokens = guess.seen(kind)
+                if tokens:
+                    return tokens, [kind] * len(tokens)
+        return None
 
 
 class _Guess:
@@ -322,6 +365,9 @@ class _Guess:
         self._is_trial = self._is_trial or self._chances[kind].pass_over()
         return self._is_trial
 
+    def rate(self, kind: Kind) -> float:
+        return self._chances[kind].rate
+
     def add(self, tokens: Sequence[int], kinds: Sequence[Kind]) -> bool:
         """Append tokens while they fit and pay; whether all did, so that more may follow."""
         for token, kind in zip(tokens, kinds, strict=True):
@@ -339,6 +385,14 @@ class _Guess:
     def last(self, count: int) -> list[int]:
         missing = max(count - len(self.drafts), 0)
         return [*(self._known[-missing:] if missing else ()), *self.drafts[-count:]]
+
+    def seen(self, kind: Kind) -> list[int]:
+        """What followed the last tokens, here or in other outputs."""
+        if kind in _SEEN_HERE:
+            return self.seen_before(LONG if kind is Kind.COPY_LONG else SHORT)
+        length = suffixes.LONG if kind is Kind.KIN_LONG else suffixes.SHORT
+        most = min(MAX_COPY, self._limit - len(self.drafts))
+        return self.memory.kin.shelf.follow(self.last(length), length, most)
 
     def seen_before(self, length: int) -> list[int]:
         """What followed the last occurrence of the last `length` tokens before this one."""

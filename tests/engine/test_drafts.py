@@ -16,6 +16,7 @@ from scheduling import HashModel, expect_empty, terminals_of, tokens_of
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig, from_settings
+from radixgen.errors import ConfigError
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFinished
@@ -127,6 +128,28 @@ def test_the_same_tokens_in_fewer_steps(max_tokens: int, num_pages: int) -> None
     expect_empty(drafting.scheduler)
 
 
+@pytest.mark.parametrize("spec", [SPECS[0], None])
+def test_what_was_written_before_is_verified_at_once(spec: GrammarSpec | None) -> None:
+    """A request that comes again, the cache emptied, is drafted from its own first answer."""
+    settings = {"jump_forward": False, "prompt_lookup": False}
+    plain, drafting = make_engine(None), make_engine(Drafter(LongestFirst(), **settings))
+    sampling = SamplingParams(max_tokens=70, seed=5)
+    found, steps = {}, {}
+    for name, engine in (("plain", plain), ("drafting", drafting)):
+        for rid, namespace in (("a", ""), ("b", ""), ("c", "of another")):
+            request = GenerateRequest(rid, sampling, spec, namespace=namespace)
+            engine.add(request, array("i", [3] * 6))
+            before = engine.stats()["steps"]
+            found[name, rid] = tokens_of(drive(engine))[rid, 0]
+            steps[name, rid] = engine.stats()["steps"] - before
+            engine.flush()
+        expect_empty(engine.scheduler)
+        assert found[name, "a"] == found[name, "b"] == found[name, "c"] == found["plain", "a"]
+    assert steps["plain", "a"] == steps["plain", "b"]
+    assert steps["drafting", "b"] < 0.5 * steps["plain", "a"]
+    assert steps["drafting", "c"] == steps["drafting", "a"], "namespaces learn nothing of others"
+
+
 def test_an_abort_between_verifications_leaves_nothing() -> None:
     engine = make_engine(Drafter(LongestFirst()))
     add_crowd(engine, 80)
@@ -161,9 +184,11 @@ def test_a_complete_text_that_could_go_on_needs_its_end_token() -> None:
 
 
 def test_drafts_can_be_switched_off() -> None:
-    assert from_settings().schedule.jump_forward
-    assert not from_settings(jump_forward=False, prompt_lookup=False).schedule.jump_forward
-    engine = make_engine(Drafter(LongestFirst(), jump_forward=False, prompt_lookup=False))
+    assert from_settings().schedule.jump_forward == "exact"
+    with pytest.raises(ConfigError, match=r"jump_forward=False: .*'exact' or 'off'"):
+        from_settings(jump_forward=False)
+    off = {"jump_forward": False, "prompt_lookup": False, "suffix_drafts": False}
+    engine = make_engine(Drafter(LongestFirst(), **off))
     add_crowd(engine, 70)
     drive(engine)
     assert engine.stats()["verified_drafts"] == 0
@@ -210,8 +235,9 @@ def test_a_real_model_draws_the_same_with_and_without_drafts(model: Path) -> Non
             model=str(model),
             num_pages=200,
             threads=1,
-            jump_forward=on,
+            jump_forward="exact" if on else "off",
             prompt_lookup=on,
+            suffix_drafts=on,
             check=True,
         )
         engine = build_engine(settings).engine

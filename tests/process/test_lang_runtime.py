@@ -22,7 +22,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runtime(model: Path) -> Iterator[Runtime]:
     """Without drafts, which are computed and perhaps thrown away: every computed token counts."""
-    drafts = {"jump_forward": False, "prompt_lookup": False}
+    drafts: Any = {"jump_forward": "off", "prompt_lookup": False, "suffix_drafts": False}
     with Runtime(model, page_size=1, num_pages=8000, threads=1, **drafts) as runtime:
         yield runtime
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from radixgen.runtime import suffixes
 from radixgen.runtime.drafts import Chance, Drafter, Habits, Speller, StepCosts
+from radixgen.runtime.suffixes import LONG, SHORT, Recent, Shelf
 from radixgen.schedule.request import Request, SequenceState
 
 WORDS = [b"", b" ", b'"', b'":', b": ", b" the", b"the", b"n", b"name", b"na", b"me", b"\n"]
@@ -92,6 +94,58 @@ def test_what_followed_the_same_tokens_last_is_proposed() -> None:
     assert drafter.propose(sequence_of([5, 6, 7]), 5, 1) == []
     assert drafter.propose(sequence_of([5]), 5, 1) == []
     assert drafter.propose(sequence_of([4, 4, 4, 4, 4]), 3, 1) == [4] * 3
+
+
+def test_a_shelf_tells_what_usually_came_next() -> None:
+    shelf = Shelf()
+    shelf.add(array("i", [1, 2, 3, 4, 5]), 0)
+    assert shelf.follow([9, 1, 2, 3], SHORT, 9) == [4, 5]
+    assert shelf.follow([9, 1, 2, 3], SHORT, 1) == [4]
+    assert shelf.follow([9, 2, 3], SHORT, 9) == []
+    assert shelf.follow([2, 3], SHORT, 9) == [], "too few tokens to go by"
+    assert shelf.follow([1, 2, 3, 4, 5, 6], LONG, 9) == []
+    for last in (7, 7):
+        shelf.add(array("i", [1, 2, 3, last]), 3)
+    assert shelf.follow([1, 2, 3], SHORT, 9) == [7], "seen more often than 4"
+
+
+def test_a_shelf_counts_only_what_is_new() -> None:
+    shelf = Shelf()
+    shelf.add(array("i", [1, 2, 3, 4, 5, 6]), 4)
+    assert shelf.follow([1, 2, 3], SHORT, 9) == [], "a prompt, not an output"
+    assert shelf.follow([2, 3, 4], SHORT, 9) == [5, 6]
+
+
+def test_a_shelf_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suffixes, "MAX_CONTEXTS", 20)
+    shelf = Shelf()
+    for start in range(0, 200, 10):
+        shelf.add(array("i", range(start, start + 10)), 0)
+        assert len(shelf) <= 20
+    assert shelf.follow([190, 191, 192], SHORT, 2) == [193, 194]
+    assert shelf.follow([0, 1, 2], SHORT, 2) == []
+
+
+def test_the_shelves_used_last_are_kept() -> None:
+    recent = Recent(Shelf, most=2)
+    first = recent.of("a")
+    recent.of("b")
+    assert recent.of("a") is first
+    second = recent.of("c")
+    assert recent.of("a") is first
+    assert recent.of("c") is second
+    recent.of("b")
+    assert recent.of("a") is not first
+
+
+def test_other_outputs_are_drafted_from_unless_that_is_off() -> None:
+    for on in (True, False):
+        drafter = Drafter(Words(), suffix_drafts=on)
+        written = sequence_of([1, 2])
+        drafter.propose(written, 8, 1)
+        written.tokens.extend([3, 4, 5, 6, 7])
+        drafter.learn(written, [], 0)
+        assert drafter.propose(sequence_of([9, 3, 4, 5]), 8, 1) == ([6, 7] if on else [])
 
 
 def test_only_whole_tokens_match() -> None:
