@@ -1,7 +1,7 @@
 """How much of JSON Schema is enforced, and how exactly: public schemas with instances that must and
 must not match, and the official test suite.
 
-    python -m benchmarks.grammar_conformance [--quick] [--order declared]
+    python -m benchmarks.grammar_conformance [--quick] [--order declared] [--site DIR] [--alone]
 
 A schema is judged by its instances, written as `json.dumps` writes them. It is *right* when every
 valid one is accepted and every invalid one is not, *refused* when it does not compile, *narrowed*
@@ -9,6 +9,16 @@ when a valid instance is refused only for how it is written (the order of its me
 because `radixgen.grammars.formats` documents a narrower format, and *wrong* otherwise. A schema
 that nothing satisfies has to be refused; that is right. In the suite's part on formats as
 annotations they are annotations.
+
+**How the order of members counts.** To JSON Schema it means nothing, so the goal is measured with
+`property_order` "any". The default, "declared", writes members in the order in which the schema
+names them: a valid instance in another order is not in that language by design, so its schema is
+not counted as right there, but as narrowed, and as wrong if anything else is amiss. Other engines
+with a fixed order are given the same: a valid instance that is refused counts as narrowed where it
+is one that "declared" excludes, whatever their reason is.
+
+Other engines (`grammar_peers.py`) are judged beside it where they are installed, here or in the
+folder of packages `--site`, unless `--alone`.
 """
 
 import json
@@ -20,6 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grammar_peers import Peer, installed
 from benchmarks.harness import ROOT, Report, arguments, table
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.compiler import GrammarCompiler
@@ -158,16 +169,13 @@ def keywords(schema: Any) -> Iterator[str]:
 
 
 def by_keyword(rows: list[Row], found: Mapping[str, Judgement]) -> dict[str, Counter[str]]:
-    """Verdicts and wrong instances for the schemas with each keyword."""
+    """Verdicts and wrong instances for the schemas with each keyword, and for all."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
-        for keyword in {row["dataset"]} if _is_suite(row) else set(keywords(row["schema"])):
+        listed = {row["dataset"]} if row["id"].startswith("suite/") else keywords(row["schema"])
+        for keyword in {*listed, "ALL"}:
             tally(counts.setdefault(keyword, Counter()), found[row["id"]])
     return counts
-
-
-def _is_suite(row: Row) -> bool:
-    return bool(row["id"].startswith("suite/"))
 
 
 def tally(counts: Counter[str], one: Judgement) -> None:
@@ -178,45 +186,108 @@ def tally(counts: Counter[str], one: Judgement) -> None:
     counts["instances narrowed"] += len(one.narrowed)
 
 
-def show(title: str, counts: Mapping[str, Counter[str]]) -> None:
-    columns = ("schemas", *VERDICTS, "accepted wrongly", "refused wrongly", "instances narrowed")
-    print(f"\n{title}")
-    rows = [[name, *(str(counts[name][c]) for c in columns)] for name in sorted(counts)]
-    table(["", *columns], rows)
+def judge_peer(row: Row, peer: Peer, ours: Judgement) -> Judgement:
+    """Another engine's verdict; `ours`: in declared order, for what counts as narrowed."""
+    tests = row["tests"]
+    source = json.dumps(row["schema"], ensure_ascii=False)
+    answer = peer.ask(source, [written(t["data"]).decode(errors="surrogatepass") for t in tests])
+    found = Judgement(tests=len(tests))
+    if isinstance(answer, str):
+        nothing_to_accept = "unsatisf" in answer.lower() and not any(t["valid"] for t in tests)
+        found.verdict, found.why = "right" if nothing_to_accept else "refused", answer
+        return found
+    for test, accepted in zip(tests, answer, strict=True):
+        if accepted and not test["valid"]:
+            found.accepted_wrongly.append(test["data"])
+        elif test["valid"] and not accepted:
+            by_design = any(test["data"] is data for data in ours.narrowed)
+            (found.narrowed if by_design else found.refused_wrongly).append(test["data"])
+    if found.accepted_wrongly or found.refused_wrongly:
+        found.verdict = "wrong"
+    elif found.narrowed:
+        found.verdict = "narrowed"
+    return found
 
 
-def run(name: str, rows: list[Row], order: str, report: Report) -> Counter[str]:
-    """Judge one data file and report it."""
-    found = judge_all(rows, order)
-    whole: Counter[str] = Counter()
-    for one in found.values():
-        tally(whole, one)
-    title = f"{name}, members in {order} order"
-    show(title, {**by_keyword(rows, found), "ALL": whole})
-    for key, one in found.items():
-        if one.verdict != "right":
-            wrong = (one.accepted_wrongly + one.refused_wrongly + one.narrowed)[:1]
-            print(f"  {key}: {one.verdict}: {one.why or json.dumps(wrong)[:160]}")
-    report.results[title] = dict(whole)
-    report.equal(f"{title}: instances accepted wrongly", whole["accepted wrongly"], 0)
-    report.equal(f"{title}: instances refused wrongly", whole["refused wrongly"], 0)
-    return whole
+def judge_peers(
+    rows: list[Row], ours: Mapping[str, Judgement], site: str | None
+) -> dict[str, dict[str, Judgement]]:
+    """Every row by every other engine at hand."""
+    found: dict[str, dict[str, Judgement]] = {}
+    for name in installed():
+        peer = Peer(name, site)
+        found[name] = {row["id"]: judge_peer(row, peer, ours[row["id"]]) for row in rows}
+        peer.close()
+    return found
+
+
+def show(title: str, engines: Mapping[str, Mapping[str, Counter[str]]]) -> None:
+    """One table by keyword with a column an engine, and one of the sums."""
+    names = list(engines)
+    first = engines[names[0]]
+    print(f"\n{title}: schemas right+narrowed/refused/wrong")
+    lines = [
+        [key, str(first[key]["schemas"]), *(cell(engines[name][key]) for name in names)]
+        for key in sorted(first)
+    ]
+    table(["", "schemas", *names], lines)
+    columns = (*VERDICTS, "accepted wrongly", "refused wrongly", "instances narrowed")
+    print()
+    sums = [[n, *(str(engines[n]["ALL"][c]) for c in columns)] for n in names]
+    table(["", *columns], sums)
+
+
+def cell(counts: Counter[str]) -> str:
+    right, narrowed, refused, wrong = (counts[verdict] for verdict in VERDICTS)
+    return f"{right}+{narrowed}/{refused}/{wrong}"
+
+
+def run(name: str, rows: list[Row], orders: Iterable[str], site: str | None, report: Report) -> Any:
+    """Judge one data file by this project, and by others if `site` is not None; report it."""
+    ours = {order: judge_all(rows, order) for order in orders}
+    engines = {f"radixgen {order}": by_keyword(rows, found) for order, found in ours.items()}
+    if site is not None and "declared" in ours:
+        for peer, found in judge_peers(rows, ours["declared"], site or None).items():
+            engines[peer] = by_keyword(rows, found)
+    show(name, engines)
+    for order, found in ours.items():
+        print(f"\n{name}, members in {order} order, what is not right:")
+        for key, one in found.items():
+            if one.verdict != "right":
+                wrong = (one.accepted_wrongly + one.refused_wrongly + one.narrowed)[:1]
+                print(f"  {key}: {one.verdict}: {one.why or json.dumps(wrong)[:160]}")
+    for engine, counts in engines.items():
+        report.results[f"{name}, {engine}"] = dict(counts["ALL"])
+    for order in ours:
+        whole, title = engines[f"radixgen {order}"]["ALL"], f"{name}, {order}"
+        for kind in ("accepted wrongly", "refused wrongly"):
+            report.equal(f"{title}: instances {kind}", whole[kind], 0)
+    return engines
 
 
 def main() -> int:
     parser = arguments(str(__doc__).split("\n\n", maxsplit=1)[0])
     parser.add_argument("--order", choices=("any", "declared", "both"), default="both")
+    parser.add_argument("--site", default="", help="a folder with the packages of other engines")
+    parser.add_argument("--alone", action="store_true", help="without other engines")
     options = parser.parse_args()
+    if options.site:
+        sys.path.append(options.site)
     step = 3 if options.quick else 1
     report = Report("grammar_conformance", {"quick": options.quick, "order": options.order})
     orders = ("any", "declared") if options.order == "both" else (options.order,)
-    for order in orders:
-        public = [row for row in rows_of(PUBLIC) if row["bench300"]][::step]
-        counts = run("public schemas", public, order, report)
-        if order == "any":
-            goal = GOAL_RIGHT * len(public) / 300
-            report.at_least("public schemas entirely right", counts["right"], goal)
-        run("test suite 2020-12", rows_of(SUITE)[::step], order, report)
+    site = None if options.alone else options.site
+    public = [row for row in rows_of(PUBLIC) if row["bench300"]][::step]
+    engines = run("public schemas", public, orders, site, report)
+    right = {name: counts["ALL"]["right"] for name, counts in engines.items()}
+    if "any" in orders:
+        goal = GOAL_RIGHT * len(public) / 300
+        report.at_least("public schemas entirely right", right["radixgen any"], goal)
+    others = [count for name, count in right.items() if not name.startswith("radixgen")]
+    if others:
+        name = f"radixgen {orders[0]}"
+        report.at_least("more right than any other engine", right[name], max(others) + 1)
+    run("test suite 2020-12", rows_of(SUITE)[::step], orders, site, report)
     return report.finish()
 
 
