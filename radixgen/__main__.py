@@ -12,6 +12,7 @@ from radixgen.cli.demo import demo
 from radixgen.cli.environment import collect_env, version
 from radixgen.cli.generate import generate
 from radixgen.cli.run import run
+from radixgen.cli.run_batch import run_batch
 from radixgen.cli.serve import serve
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command()(chat)
 app.command()(complete)
 app.command()(run)
 app.command()(serve)
+app.command("run-batch")(run_batch)
 app.add_typer(grammar.app, name="grammar")
 app.command("collect-env")(collect_env)
 app.command()(version)

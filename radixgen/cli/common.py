@@ -1,19 +1,30 @@
 """What the commands share: consoles, options, and errors told in plain words."""
 
+import asyncio
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from radixgen.errors import ConfigError, InvalidRequest, RadixgenError
 from radixgen.launch import Runtime, make_config
 from radixgen.model.hub import resolve
+
+T = TypeVar("T")
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
 
@@ -94,6 +105,28 @@ def read_stdin() -> str:
     except UnicodeDecodeError as error:
         message = f"stdin is not UTF-8 (byte {error.start}); convert it first, such as by iconv"
         raise InvalidRequest(message) from None
+
+
+def progress() -> Progress:
+    """A bar on stderr with counts and the time that is left; nothing where that is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        disable=not err.is_terminal,
+    )
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run in a uvloop, where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
 
 
 def run(app: Callable[[], Any]) -> int:

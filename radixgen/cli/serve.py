@@ -1,9 +1,7 @@
 """`radixgen serve`: the runtime behind an HTTP API that OpenAI's and Anthropic's clients speak."""
 
-import asyncio
 import logging
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,7 +135,7 @@ def serve(
     if host not in LOOPBACK and uds is None and not keys:
         err.print(f"[yellow]warning:[/] anybody who reaches {escape(host)} can use this server")
     _log(log_requests)
-    _run(run_server(Launcher(model, parsed), config, listen, _say_ready(names[0])))
+    common.run_async(run_server(Launcher(model, parsed), config, listen, _say_ready(names[0])))
 
 
 class Launcher:
@@ -186,13 +184,3 @@ def _say_ready(name: str) -> Any:
         err.print(f"[bold]{escape(name)}[/] is served at [bold]{escape(url)}[/]; see {url}/docs")
 
     return say
-
-
-def _run(work: "Coroutine[Any, Any, None]") -> None:
-    """Run in a uvloop, where there is one."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-        return
-    uvloop.run(work)
