@@ -27,6 +27,17 @@ class PageCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenMass:
+    """Of a draw, in the law without mask (after temperature, bias and penalties).
+
+    `legal`: the probability of all tokens that the mask allows. `own`: of the token drawn.
+    """
+
+    legal: float
+    own: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledRow:
     """One sequence's share of a step. The runner reads it and keeps no reference after the step."""
 
@@ -47,6 +58,7 @@ class ScheduledRow:
     logprobs_from: int | None = None  # first position whose own log-probability is wanted
     num_top_logprobs: int = 0  # for those positions
     next_id: int | None = None  # the known token after the row, when its log-probability is wanted
+    weights: Sequence[tuple[int, float]] = ()  # (token id, natural log of its weight in the draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ class RowResult:
     """What came of a row.
 
     `token_ids`: accepted drafts and then the drawn token; empty when nothing was sampled.
-    `logprobs`: one a token of `token_ids`, when sampling asked for them.
+    `logprobs` and `masses`: one a token of `token_ids`, when sampling asked for them.
     `given_logprobs`: only when logprobs_from is set; one each of the given tokens at positions
     max(logprobs_from, start + 1) .. start + len(token_ids) - 1, and of `next_id` at position
     start + len(token_ids) when that is set. (A token's log-probability comes from the logits of its
@@ -76,6 +88,7 @@ class RowResult:
     token_ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprob] = ()
     given_logprobs: Sequence[TokenLogprob] = ()
+    masses: Sequence[TokenMass] = ()  # one a token of `token_ids`, when sampling asked for them
     error: str | None = None  # this row alone failed (NaN logits, say)
 
 

@@ -213,6 +213,7 @@ class Connection:
                     step.finish_reasons[number],
                     step.stop_reasons[number],
                     step.logprobs[number] if step.logprobs else (),
+                    step.grammar_masses[number] if step.grammar_masses else (),
                 )
                 try:
                     receiver.row(row)

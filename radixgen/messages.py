@@ -145,6 +145,7 @@ class StepOutput:
     finish_reasons: tuple[FinishReason | None, ...]
     stop_reasons: tuple[str | int | None, ...]
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # empty: nobody asked
+    grammar_masses: tuple[tuple[float, ...], ...] = ()  # likewise
     kind: Literal["step"] = "step"
 
 
@@ -299,8 +300,8 @@ def _check_columns(message: StepOutput, num_ids: int) -> None:
     columns = (message.indices, message.counts, message.finish_reasons, message.stop_reasons)
     if any(len(column) != rows for column in columns):
         raise _refused("columns of a step output differ in length")
-    if len(message.logprobs) not in (0, rows):
-        raise _refused("the logprobs column of a step output has another length")
+    if len(message.logprobs) not in (0, rows) or len(message.grammar_masses) not in (0, rows):
+        raise _refused("a column of a step output has another length")
     if min(message.counts, default=0) < 0 or sum(message.counts) != num_ids:
         raise _refused(f"counts of a step output do not add up to its {num_ids} ids")
 

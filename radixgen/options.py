@@ -9,6 +9,7 @@ from radixgen.errors import InvalidRequest, PromptTooLong
 from radixgen.messages import MAX_RID_CHARS, Ready
 from radixgen.types import (
     CacheHint,
+    ConstrainedLaw,
     GrammarSpec,
     SamplingParams,
     check_text,
@@ -55,6 +56,8 @@ class GenerateOptions(RequestOptions, total=False):
     logprobs: int | None
     prompt_logprobs: int | None
     skip_special_tokens: bool
+    grammar_mass: bool
+    constrained_law: ConstrainedLaw
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

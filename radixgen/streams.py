@@ -29,6 +29,7 @@ class Row:
     finish_reason: FinishReason | None
     stop_reason: str | int | None
     logprobs: tuple[TokenLogprob, ...] = ()
+    grammar_masses: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -37,12 +38,14 @@ class _ChoiceText:
     parts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    grammar_masses: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
     def push(self, row: Row) -> str:
         self.token_ids.extend(row.token_ids)
         self.logprobs.extend(row.logprobs)
+        self.grammar_masses.extend(row.grammar_masses)
         # A token that ended the text, an end token or one of stop_token_ids, has no text itself.
         ended = isinstance(row.stop_reason, int)
         text = self.decoder.push(row.token_ids[:-1] if ended else row.token_ids)
@@ -79,6 +82,7 @@ class RequestStream:
             finish_reason=row.finish_reason,
             stop_reason=row.stop_reason,
             logprobs=row.logprobs,
+            grammar_masses=row.grammar_masses,
         )
 
     def finish(self, message: RequestFinished) -> Piece:
@@ -91,6 +95,7 @@ class RequestStream:
                 finish_reason=choice.finish_reason or FinishReason.ABORT,
                 stop_reason=choice.stop_reason,
                 logprobs=tuple(choice.logprobs),
+                grammar_masses=tuple(choice.grammar_masses),
             )
             for index, choice in enumerate(self._choices)
         )

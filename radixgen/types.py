@@ -16,6 +16,11 @@ WIRE: dict[str, Any] = {"extra": "forbid", "strict": True}
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "structural_tag"]
 OptionValue = str | int | float | bool | None
 _GRAMMAR_KINDS: tuple[str, ...] = get_args(GrammarKind)
+ConstrainedLaw = Literal["masked", "faithful"]
+"""What a constrained output is drawn from. `masked`: tokens are forbidden one by one, which prefers
+texts that begin likely and go on unlikely. `faithful`: the model's own law, given that the text
+obeys; it is told when it is complete, and depends on what was drawn under the constraint before."""
+_LAWS: tuple[str, ...] = get_args(ConstrainedLaw)
 
 
 class FinishReason(StrEnum):
@@ -115,12 +120,14 @@ class SamplingParams:
     logprobs: int | None = None  # None: off; k: the sampled token's and the top k
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    grammar_mass: bool = False  # report the probability that the constraint leaves, a token
+    constrained_law: ConstrainedLaw = "masked"
 
     def __post_init__(self) -> None:
         self._normalise()
         for name, kind, low, high in _RANGES:
             _check_range(name, getattr(self, name), kind, low, high)
-        for name in ("ignore_eos", "skip_special_tokens"):
+        for name in ("ignore_eos", "skip_special_tokens", "grammar_mass"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(
                     f"{name}={shown(getattr(self, name))} is not True or False", name
@@ -129,9 +136,26 @@ class SamplingParams:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
             )
+        self._check_law()
         _check_stops(self.stop)
         _check_token_ids("stop_token_ids", self.stop_token_ids)
         _check_bias(self.logit_bias)
+
+    def _check_law(self) -> None:
+        if self.constrained_law not in _LAWS:
+            message = f"constrained_law={shown(self.constrained_law)} is none of masked, faithful"
+            raise InvalidRequest(message, "constrained_law")
+        cut = self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+        if self.is_faithful and (cut or self.temperature == 0):
+            message = (
+                "constrained_law='faithful' draws from the model's whole law: it goes with a "
+                "temperature above 0 and without top_p, top_k and min_p"
+            )
+            raise InvalidRequest(message, "constrained_law")
+
+    @property
+    def is_faithful(self) -> bool:
+        return self.constrained_law == "faithful"
 
     def _normalise(self) -> None:
         """Lists, sets, one string and a mapping of biases become the tuples that are declared."""
@@ -310,6 +334,14 @@ class Choice:
     finish_reason: FinishReason
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     logprobs: tuple[TokenLogprob, ...] = ()
+    grammar_masses: tuple[float, ...] = ()  # with `grammar_mass`: a token's, in [0, 1]
+
+    @property
+    def grammar_mass(self) -> float:
+        """The product of `grammar_masses`: how much of the model's own law the constraint left on
+        the way to this text. Near 1: the model would have obeyed by itself. 1.0 if not asked for.
+        """
+        return math.prod(self.grammar_masses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +382,7 @@ class Piece:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    grammar_masses: tuple[float, ...] = ()
     result: GenerateResult | None = None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult
+from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
 from radixgen.model.attention import (
     StepInputs,
     build_inputs,
@@ -159,6 +159,7 @@ def _draws_of(row: ScheduledRow) -> list[Draw]:
             row.prompt_ids,
             [*row.output_ids, *drafts[:i]] if i else row.output_ids,
             None if row.mask_row is None else row.mask_row + i,
+            row.weights,
         )
         for i in range(row.num_drafts + 1)
     ]
@@ -177,15 +178,18 @@ def _verify(
     drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] = []
+    masses: list[TokenMass] = []
     for i, draw in enumerate(draws):
         if draw.error is not None:
             return RowResult(error=draw.error)
         token_ids.append(draw.token_id)
         if draw.logprob is not None:
             logprobs.append(draw.logprob)
+        if draw.mass is not None:
+            masses.append(draw.mass)
         if i < row.num_drafts and draw.token_id != drafts[i]:
             break
-    return RowResult(token_ids, logprobs, given)
+    return RowResult(token_ids, logprobs, given, tuple(masses))
 
 
 def _select(hidden: Tensor, rows: Sequence[int]) -> Tensor:

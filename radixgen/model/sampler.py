@@ -8,14 +8,16 @@ That rules out sums that torch splits among threads by shape; softmax, cumsum an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixgen.batch import TokenMass
 from radixgen.kernels.sampling import apply_bitmask_
+from radixgen.model.masses import temper, token_masses
 from radixgen.types import SamplingParams, TokenLogprob
 
 _TILE_ELEMENTS = 1 << 23  # probabilities held at once while drawing: 64 MiB of float64
@@ -39,15 +41,21 @@ class Draw:
     prompt_ids: Sequence[int] = ()
     output_ids: Sequence[int] = ()
     mask_row: int | None = None
+    weights: Sequence[tuple[int, float]] = ()  # (token id, natural log of its weight in the draw)
+
+    @property
+    def wants_mass(self) -> bool:
+        return self.sampling.grammar_mass or self.sampling.is_faithful
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The token drawn, its log-probability if asked for, or why there is none."""
+    """The token drawn, its log-probability and mass if asked for, or why there is none."""
 
     token_id: int
     logprob: TokenLogprob | None = None
     error: str | None = None
+    mass: TokenMass | None = None
 
 
 def uniform(seed: int, position: int) -> float:
@@ -119,10 +127,18 @@ class Sampler:
         errors = self._check_finite(logits) | _check_bias(draws, self.vocab_size)
         asked = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asked), dim=-1) if asked else None
+        weighed = [i for i, draw in enumerate(draws) if draw.wants_mass and i not in errors]
+        free = self._without_mask(logits, draws, weighed) if weighed else None
         forbade = self._edit(logits, draws, bitmask, errors)
         if forbade:
             errors = self._check_allowed(logits) | errors
+        masked = None if free is None else _tempered(logits, draws, weighed)
+        _add_weights(logits, draws)
         token_ids = self._choose(logits, draws)
+        masses: dict[int, TokenMass] = {}
+        if free is not None and masked is not None:
+            chosen = token_masses(free, masked, [token_ids[i] for i in weighed])
+            masses = dict(zip(weighed, chosen, strict=True))
         logprobs: dict[int, TokenLogprob] = {}
         if raw is not None:
             found = token_logprobs(
@@ -132,7 +148,8 @@ class Sampler:
             )
             logprobs = dict(zip(asked, found, strict=True))
         return [
-            Drawn(token_id, logprobs.get(i), errors.get(i)) for i, token_id in enumerate(token_ids)
+            Drawn(token_id, logprobs.get(i), errors.get(i), masses.get(i))
+            for i, token_id in enumerate(token_ids)
         ]
 
     def _check_finite(self, logits: Tensor) -> dict[int, str]:
@@ -163,6 +180,12 @@ class Sampler:
         _add_bias(logits, [(i, d) for i, d in enumerate(draws) if i not in errors])
         _penalise(logits, draws)
         return masked or bool(short)
+
+    def _without_mask(self, logits: Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> Tensor:
+        """Tempered copies [rows, vocab] of those rows, with every change but the mask's."""
+        free = logits[torch.tensor(rows, device=logits.device)]
+        self._edit(free, [replace(draws[i], mask_row=None) for i in rows], None, {})
+        return temper(free, [draws[i].sampling.temperature for i in rows])
 
     def _forbid_end(self, row: Tensor, sampling: SamplingParams) -> None:
         """Take the ends from a row [vocab], unless its mask leaves nothing else: the mask wins."""
@@ -202,6 +225,19 @@ def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:
 def _place(token_ids: list[int], rows: Sequence[int], found: Tensor) -> None:
     for row, token_id in zip(rows, found.tolist(), strict=True):
         token_ids[row] = token_id
+
+
+def _tempered(logits: Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> Tensor:
+    return temper(_rows(logits, rows), [draws[i].sampling.temperature for i in rows])
+
+
+def _add_weights(logits: Tensor, draws: Sequence[Draw]) -> None:
+    """Weights multiply probabilities, so their logarithms are added to tempered logits."""
+    for i, draw in enumerate(draws):
+        if draw.weights:
+            ids, logs = zip(*draw.weights, strict=True)
+            tempered = draw.sampling.temperature * torch.tensor(logs, device=logits.device)
+            logits[i, torch.tensor(ids)] += tempered
 
 
 def _apply_masks(logits: Tensor, draws: Sequence[Draw], bitmask: Tensor) -> bool:

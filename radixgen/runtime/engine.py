@@ -19,11 +19,14 @@ from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.messages import GenerateRequest, RequestFailed, ScoreRequest
 from radixgen.runtime.drafts import Drafter
+from radixgen.runtime.faithful import LawKey, PrefixStore
 from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
 from radixgen.runtime.masks import MaskWriter
 from radixgen.runtime.stats import EngineStats
+from radixgen.schedule.law import LawFactory
 from radixgen.schedule.request import Event, Request
 from radixgen.schedule.scheduler import Scheduler
+from radixgen.types import GrammarSpec
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class Engine:
         self.grammars = grammars
         self._clock = clock
         self._stats = EngineStats()
+        self._prefixes = PrefixStore()
         self._masks = MaskWriter()
         self._drafter = scheduler.planner.drafter = drafter
 
@@ -87,6 +91,9 @@ class Engine:
             return
         if message.grammar is not None and self.grammars is None:
             raise InvalidGrammar("this engine has no grammars; leave the constraint out")
+        if message.grammar is None and message.sampling.is_faithful:
+            reason = "constrained_law='faithful' is the law of a constraint, and there is none"
+            raise InvalidRequest(reason, "constrained_law")
         self.scheduler.add(Request.from_generate(message, ids))
         if message.grammar is not None and self.grammars is not None:
             self.grammars.submit(message.rid, message.grammar)
@@ -102,10 +109,17 @@ class Engine:
             request = self.scheduler.requests.get(outcome.rid)
             if request is not None:
                 limit = request.sampling.max_tokens
-                self.scheduler.grammar_ready(
-                    outcome.rid, partial(make_matcher, outcome.grammar, limit)
-                )
+                make = partial(make_matcher, outcome.grammar, limit)
+                law = self._law(request, outcome.grammar.spec)
+                self.scheduler.grammar_ready(outcome.rid, make, law)
         return events
+
+    def _law(self, request: Request, grammar: GrammarSpec) -> LawFactory | None:
+        sampling = request.sampling
+        if not sampling.is_faithful:
+            return None
+        key = LawKey.of(request.namespace, request.prompt_ids, grammar, sampling)
+        return partial(self._prefixes.law, key)
 
     def abort(self, rid: str) -> list[Event]:
         """Cancel a request; an unknown rid changes nothing."""

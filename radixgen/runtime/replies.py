@@ -54,6 +54,7 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
     for _, row in rows:
         ids.extend(row.token_ids)
     logprobs = tuple(row.logprobs for _, row in rows)
+    masses = tuple(row.grammar_masses for _, row in rows)
     step = StepOutput(
         rids=tuple(rid for rid, _ in rows),
         indices=tuple(row.index for _, row in rows),
@@ -61,5 +62,6 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
         finish_reasons=tuple(row.finish_reason for _, row in rows),
         stop_reasons=tuple(row.stop_reason for _, row in rows),
         logprobs=logprobs if any(logprobs) else (),
+        grammar_masses=masses if any(masses) else (),
     )
     return step, ids

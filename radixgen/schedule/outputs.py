@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from radixgen.batch import RowResult
 from radixgen.errors import InvalidGrammar, RadixgenError
-from radixgen.schedule.request import SequenceState
+from radixgen.schedule.request import SequenceOutput, SequenceState
 from radixgen.types import FinishReason
 
 
@@ -15,6 +16,31 @@ class Taken:
     num_tokens: int
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+
+
+def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOutput | None:
+    """What is told of a row now. With a law nothing is, until the choice is over and stays."""
+    count = taken.num_tokens
+    token_ids, logprobs = tuple(row.token_ids[:count]), tuple(row.logprobs[:count])
+    masses = tuple(mass.legal for mass in row.masses[:count])
+    if sequence.law is not None:
+        held = sequence.held
+        held.logprobs += logprobs
+        held.masses += masses
+        if taken.finish_reason is None:
+            return None
+        token_ids, logprobs = tuple(sequence.outputs), tuple(held.logprobs)
+        masses = tuple(held.masses)
+    request = sequence.request
+    return SequenceOutput(
+        request.rid,
+        sequence.index,
+        token_ids,
+        logprobs,
+        taken.finish_reason,
+        taken.stop_reason,
+        masses if request.sampling.grammar_mass else (),
+    )
 
 
 class StopRules:
@@ -51,11 +77,11 @@ class StopRules:
                 return FinishReason.STOP, token_id
             if stop_string is not None:
                 return FinishReason.STOP, stop_string
-        if terminated:
+        is_full = num_outputs == sampling.max_tokens or sequence.num_known >= self.max_known
+        # A law speaks of whole texts, so the end is drawn like any token as long as there is room.
+        if terminated and (sequence.law is None or sampling.ignore_eos or is_full):
             return FinishReason.STOP, None
-        if sampling.max_tokens is not None and num_outputs >= sampling.max_tokens:
-            return FinishReason.LENGTH, None
-        return (FinishReason.LENGTH, None) if sequence.num_known >= self.max_known else None
+        return (FinishReason.LENGTH, None) if is_full else None
 
     def _accept(self, sequence: SequenceState, token_id: int) -> bool:
         matcher = sequence.matcher
@@ -75,3 +101,8 @@ class StopRules:
         room = self.max_known - sequence.num_known - 1
         limit = sequence.request.sampling.max_tokens
         return room if limit is None else min(room, limit - len(sequence.outputs) - 1)
+
+
+def obeys_law(sequence: SequenceState, row: RowResult) -> bool:
+    """Tell a sequence's law of its draw; False when the choice is to begin anew."""
+    return sequence.law is None or sequence.law.take(row.token_ids[0], row.masses[0])

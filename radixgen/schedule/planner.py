@@ -151,7 +151,7 @@ class Planner:
         for row in list(step.rows.values()):
             sequence = row.sequence
             limit = min(step.left, self.rules.max_drafts(sequence), MAX_DRAFTS)
-            if limit <= 0 or not row.samples:
+            if limit <= 0 or not row.samples or sequence.law is not None:
                 continue
             try:
                 drafts = self._guess(sequence, limit, len(step.rows))[:limit]

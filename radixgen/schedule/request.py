@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from radixgen.cache.node import Node
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished, ScoreOutput
 from radixgen.messages import ScoreRequest as ScoreMessage
+from radixgen.schedule.law import Law, LawFactory
 from radixgen.types import CacheHint, FinishReason, SamplingParams, TokenLogprob
 
 
@@ -77,6 +78,7 @@ class SequenceOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    grammar_masses: tuple[float, ...] = ()
 
 
 Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
@@ -101,6 +103,7 @@ class Request:
     continuations: "tuple[array[int], ...] | None" = None
     waiting_for_grammar: bool = False
     make_matcher: MatcherFactory | None = None
+    make_law: LawFactory | None = None
     propose: Propose | None = None
 
     # the scheduler's
@@ -152,6 +155,14 @@ class Request:
         return self.sampling.n if self.continuations is None else len(self.continuations)
 
 
+@dataclass(slots=True)
+class HeldOutput:
+    """What belongs to output tokens that may still be taken back."""
+
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    masses: list[float] = field(default_factory=list)
+
+
 @dataclass(slots=True, eq=False)
 class SequenceState:
     """One choice of a request: what is known of it, and how much of that is computed."""
@@ -162,9 +173,11 @@ class SequenceState:
     num_given: int  # of them, not sampled by us
     seed: int
     matcher: GrammarMatcher | None = None
+    law: Law | None = None  # with one, tokens are told when the choice is over, not before
     stop_watch: StopWatch | None = None
     status: Status = Status.WAITING
     outputs: "array[int]" = field(default_factory=lambda: array("i"))
+    held: "HeldOutput" = field(default_factory=lambda: HeldOutput())
     given_logprobs: list[TokenLogprob] = field(default_factory=list)
     given_from: int | None = None  # first position whose log-probability is wanted
     drafting: object = None  # what the drafter remembers of this sequence
@@ -179,6 +192,13 @@ class SequenceState:
     num_preemptions: int = 0
     matched: int = 0  # tokens believed to be in the tree
     ticket: int = 0  # names the one entry of a queue that is still true
+
+    def begin_again(self, attempt: int) -> None:
+        """Forget the output; the draws of each attempt are others."""
+        del self.tokens[self.num_given :]
+        self.outputs = array("i")
+        self.held = HeldOutput()
+        self.seed = (self.seed + attempt * 0x9E3779B97F4A7C15) % 2**64
 
     @property
     def is_scored(self) -> bool:

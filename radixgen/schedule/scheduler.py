@@ -24,8 +24,9 @@ from radixgen.config import ScheduleConfig
 from radixgen.errors import InvalidRequest, RadixgenError, RequestAborted
 from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput
 from radixgen.schedule.admission import Admission
+from radixgen.schedule.law import LawFactory
 from radixgen.schedule.memory import Memory
-from radixgen.schedule.outputs import StopRules, Taken
+from radixgen.schedule.outputs import StopRules, Taken, obeys_law, output
 from radixgen.schedule.planner import Planner
 from radixgen.schedule.request import (
     Event,
@@ -47,6 +48,7 @@ _COUNTERS = (
     "accepted_drafts",
     "verified_drafts",
     "copied_pages",
+    "restarted_choices",
     "finished_requests",
     "failed_requests",
     "aborted_requests",
@@ -125,19 +127,23 @@ class Scheduler:
         else:
             self.planner.wait(sequence)
 
-    def grammar_ready(self, rid: str, make_matcher: MatcherFactory) -> None:
+    def grammar_ready(
+        self, rid: str, make_matcher: MatcherFactory, make_law: LawFactory | None = None
+    ) -> None:
         """The constraint of a waiting request is compiled. One that is gone is passed over."""
         request = self.requests.get(rid)
         if request is None or not request.waiting_for_grammar:
             return
         request.waiting_for_grammar = False
-        request.make_matcher = make_matcher
+        request.make_matcher, request.make_law = make_matcher, make_law
+        first = request.sequences[0]
         try:
-            request.sequences[0].matcher = make_matcher()
+            first.matcher = make_matcher()
+            first.law = None if make_law is None else make_law(first.seed)
         except Exception as error:
             self._fail(request, error)
         else:
-            self.planner.wait(request.sequences[0])
+            self.planner.wait(first)
 
     def abort(self, rid: str) -> list[Event]:
         """Cancel a request: its open choices end with ABORT. An unknown id changes nothing."""
@@ -278,21 +284,25 @@ class Scheduler:
 
     def _advance(self, planned: PlannedRow, row: RowResult) -> None:
         sequence = planned.sequence
-        _check_row(planned, row)
+        planned.check(row)
         prefilled = not sequence.is_decoding
         sequence.given_logprobs += row.given_logprobs
         sequence.num_computed += planned.num_tokens
-        taken = Taken(0)
+        taken, refused = Taken(0), False
         if planned.samples:
             sequence.num_computed += len(row.token_ids) - 1
-            taken = self._take_tokens(sequence, row)
-            self._learn(planned, row)
+            refused = not obeys_law(sequence, row)
+            if not refused:
+                taken = self._take_tokens(sequence, row)
+                self._learn(planned, row)
         elif sequence.num_left == 0:
             taken = Taken(0, FinishReason.LENGTH)
         if prefilled:
             self.memory.commit(sequence)
             self.planner.progressed(sequence)
             self._fork(sequence.request)
+        if refused:
+            self._restart(sequence)
         if taken.num_tokens or taken.finish_reason:
             self._report(sequence, row, taken)
         if taken.finish_reason:
@@ -316,19 +326,9 @@ class Scheduler:
             drafter.learn(planned.sequence, planned.drafts, len(row.token_ids) - 1)
 
     def _report(self, sequence: SequenceState, row: RowResult, taken: Taken) -> None:
-        if sequence.is_scored:
-            return
-        count = taken.num_tokens
-        self._outbox.append(
-            SequenceOutput(
-                sequence.request.rid,
-                sequence.index,
-                tuple(row.token_ids[:count]),
-                tuple(row.logprobs[:count]),
-                taken.finish_reason,
-                taken.stop_reason,
-            )
-        )
+        event = None if sequence.is_scored else output(sequence, row, taken)
+        if event is not None:
+            self._outbox.append(event)
 
     # ---- beginnings and ends ----
 
@@ -344,12 +344,29 @@ class Scheduler:
             request, index, tokens, len(tokens), (request.seed + index) % _SEEDS
         )
         sequence.given_from = given_from
+        if request.make_law is not None:
+            sequence.law = request.make_law(sequence.seed)
+        self._watch(sequence)
+        request.sequences.append(sequence)
+        return sequence
+
+    def _watch(self, sequence: SequenceState) -> None:
+        """Give a sequence that has no output yet what follows its text."""
+        request = sequence.request
         if request.make_matcher is not None:
             sequence.matcher = request.make_matcher()
         if request.sampling.stop and self.admission.stop_factory is not None:
             sequence.stop_watch = self.admission.stop_factory(request.sampling)
-        request.sequences.append(sequence)
-        return sequence
+
+    def _restart(self, sequence: SequenceState) -> None:
+        """Its law takes the output back. What was computed stays in the tree for the next try."""
+        assert sequence.law is not None
+        self._counts["restarted_choices"] += 1
+        sequence.request.completion_tokens -= len(sequence.outputs)
+        self.planner.stop(sequence, keep=True, final=False)
+        sequence.begin_again(sequence.law.restart())
+        self._watch(sequence)
+        self.planner.wait(sequence)
 
     def _fork(self, request: Request) -> None:
         """The first choice has computed the prompt: the others can share its pages."""
@@ -363,6 +380,8 @@ class Scheduler:
     def _finish(self, sequence: SequenceState) -> None:
         request = sequence.request
         sequence.status = Status.FINISHED
+        if sequence.law is not None:
+            sequence.law.finish()
         request.open_choices.discard(sequence.index)
         self.planner.finish(sequence)
         if request.open_choices:
@@ -423,18 +442,3 @@ class Scheduler:
 def _says_something(hint: CacheHint | None) -> bool:
     """Whether a hint says anything of the future."""
     return hint is not None and bool(hint.last_use or hint.forks or hint.tool_seconds)
-
-
-def _check_row(planned: PlannedRow, row: RowResult) -> None:
-    """Raises RadixgenError when a row failed or does not answer what it was asked."""
-    if row.error is not None:
-        raise RadixgenError(row.error)
-    if planned.samples and not 1 <= len(row.token_ids) <= 1 + len(planned.drafts):
-        raise RadixgenError(
-            f"the step drew {len(row.token_ids)} tokens, not 1 to {1 + len(planned.drafts)}"
-        )
-    if len(row.given_logprobs) != planned.num_given:
-        raise RadixgenError(
-            f"the step gave {len(row.given_logprobs)} log-probabilities of given tokens, "
-            f"not {planned.num_given}"
-        )

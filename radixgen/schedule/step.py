@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from radixgen.batch import PageCopy, ScheduledBatch, ScheduledRow
+from radixgen.batch import PageCopy, RowResult, ScheduledBatch, ScheduledRow
+from radixgen.errors import RadixgenError
 from radixgen.schedule.outputs import StopRules
 from radixgen.schedule.request import GrammarMatcher, SequenceState
 
@@ -34,6 +35,20 @@ class PlannedRow:
             return 0
         last = min(self.start + self.num_tokens, self.sequence.num_given - 1)
         return max(last - max(wanted, self.start + 1) + 1, 0)
+
+    def check(self, row: RowResult) -> None:
+        """Raises RadixgenError when a row failed or does not answer what it was asked."""
+        if row.error is not None:
+            raise RadixgenError(row.error)
+        if self.samples and not 1 <= len(row.token_ids) <= 1 + len(self.drafts):
+            raise RadixgenError(
+                f"the step drew {len(row.token_ids)} tokens, not 1 to {1 + len(self.drafts)}"
+            )
+        if len(row.given_logprobs) != self.num_given:
+            raise RadixgenError(
+                f"the step gave {len(row.given_logprobs)} log-probabilities of given tokens, "
+                f"not {self.num_given}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +130,7 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
         logprobs_from=sequence.next_given if scores else None,
         num_top_logprobs=(sampling.prompt_logprobs or 0) if scores else 0,
         next_id=sequence.tokens[end] if follows else None,
+        weights=sequence.law.weights() if planned.samples and sequence.law else (),
     )
 
 
