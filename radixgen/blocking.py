@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Literal, Unpack, overload
 
 from radixgen.client import CONNECT_SECONDS, ChatMessages, EngineClient
-from radixgen.messages import Ready
+from radixgen.messages import CacheNode, Ready
 from radixgen.options import GenerateOptions, Prompt, Prompts, RequestOptions, split_options
 from radixgen.threads import LoopThread
 from radixgen.tokenizer import Tokenizer
@@ -143,6 +143,10 @@ class BlockingClient:
     def stats(self) -> dict[str, float]:
         """As `EngineClient.stats`."""
         return self._thread.run(self._client.stats())
+
+    def cache_tree(self, max_nodes: int = 200, max_preview: int = 24) -> list[CacheNode]:
+        """As `EngineClient.cache_tree`."""
+        return self._thread.run(self._client.cache_tree(max_nodes, max_preview))
 
     def flush_cache(self) -> None:
         """As `EngineClient.flush_cache`."""

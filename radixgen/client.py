@@ -17,8 +17,11 @@ from radixgen.connection import Connection
 from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.messages import (
     AbortRequest,
+    CacheNode,
+    CacheTree,
     FlushCache,
     GenerateRequest,
+    GetCacheTree,
     GetStats,
     Ready,
     RequestFinished,
@@ -249,6 +252,13 @@ class EngineClient:
         answer = await self.connection.call(GetStats(self._new_rid()))
         assert isinstance(answer, Stats)
         return answer.values
+
+    async def cache_tree(self, max_nodes: int = 200, max_preview: int = 24) -> list[CacheNode]:
+        """The largest nodes of the radix tree, parents first, with the first ids of each edge."""
+        message = GetCacheTree(self._new_rid(), max_nodes, max_preview)
+        answer = await self.connection.call(message)
+        assert isinstance(answer, CacheTree)
+        return list(answer.nodes)
 
     async def flush_cache(self) -> None:
         """Forget every cached prefix that no running request uses."""

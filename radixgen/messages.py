@@ -6,7 +6,7 @@ columns that do not agree are refused on arrival, and the refusal names the requ
 
 The law: every message that carries a `rid` to the runtime is answered by any number of `StepOutput`
 rows and then exactly one terminal message (`RequestFinished`, `RequestFailed`, `ScoreOutput`,
-`Stats`, `Ack`, `Ready`).
+`Stats`, `CacheTree`, `Ack`, `Ready`).
 """
 
 import sys
@@ -103,6 +103,17 @@ class GetStats:
 
 
 @dataclass(frozen=True, slots=True)
+class GetCacheTree:
+    """Describe the radix tree: its largest nodes, with the first tokens of each edge."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+    rid: str
+    max_nodes: int
+    max_preview: int  # tokens
+    kind: Literal["get_cache_tree"] = "get_cache_tree"
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Stop taking requests; `drain`: finish the running ones first."""
 
@@ -190,6 +201,35 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheNode:
+    """An edge of the radix tree. `parent`: its place among the nodes of the answer; -1: a root.
+
+    `hits`: requests that computed or used it. `idle`: uses of the tree since its own last one.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+    parent: int
+    namespace: str  # a digest; "": the one that is shared by all
+    num_tokens: int
+    num_locks: int
+    hits: int
+    idle: int
+    nodes_below: int
+    tokens_below: int
+    preview: tuple[int, ...]  # its first token ids
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTree:
+    """Parents before children; those that are left out have the fewest tokens."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+    rid: str
+    nodes: tuple[CacheNode, ...]
+    kind: Literal["cache_tree"] = "cache_tree"
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """`FlushCache`, `AbortRequest` or `Shutdown` is done."""
 
@@ -198,9 +238,10 @@ class Ack:
     kind: Literal["ack"] = "ack"
 
 
-ToRuntime = Hello | GenerateRequest | ScoreRequest | AbortRequest | FlushCache | GetStats | Shutdown
-ToFrontend = Ready | StepOutput | RequestFinished | RequestFailed | ScoreOutput | Stats | Ack
-Terminal = Ready | RequestFinished | RequestFailed | ScoreOutput | Stats | Ack
+Control = Hello | AbortRequest | FlushCache | GetStats | GetCacheTree
+ToRuntime = GenerateRequest | ScoreRequest | Control | Shutdown
+Terminal = Ready | RequestFinished | RequestFailed | ScoreOutput | Stats | CacheTree | Ack
+ToFrontend = Terminal | StepOutput
 
 _TO_RUNTIME: TypeAdapter[ToRuntime] = TypeAdapter(Annotated[ToRuntime, Field(discriminator="kind")])
 _TO_FRONTEND: TypeAdapter[ToFrontend] = TypeAdapter(

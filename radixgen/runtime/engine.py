@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixgen.batch import ScheduledBatch, StepResult
+from radixgen.cache.view import view
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
-from radixgen.messages import GenerateRequest, RequestFailed, ScoreRequest
+from radixgen.messages import CacheNode, GenerateRequest, RequestFailed, ScoreRequest
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.faithful import LawKey, PrefixStore
 from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
@@ -179,6 +180,10 @@ class Engine:
         """Counters since the start and gauges of now; units are in the names."""
         drafts = {} if self._drafter is None else self._drafter.stats()
         return self.scheduler.stats() | self._stats.values() | drafts
+
+    def cache_tree(self, max_nodes: int, max_preview: int) -> tuple[CacheNode, ...]:
+        """The largest nodes of the radix tree, and the first tokens of their edges."""
+        return view(self.scheduler.cache, max_nodes, max_preview)
 
     def _fail_step(self, error: Exception) -> list[Event]:
         """The forward pass failed: its requests end, the others go on."""

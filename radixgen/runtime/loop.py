@@ -23,9 +23,13 @@ from radixgen.messages import (
     MAX_IDS_BYTES,
     AbortRequest,
     Ack,
+    CacheNode,
+    CacheTree,
+    Control,
     DecodeError,
     FlushCache,
     GenerateRequest,
+    GetCacheTree,
     GetStats,
     Hello,
     Ready,
@@ -74,6 +78,7 @@ class EngineLike(Protocol):
     def flush(self) -> None: ...
     def step(self) -> Iterable[Event]: ...
     def stats(self) -> dict[str, float]: ...
+    def cache_tree(self, max_nodes: int, max_preview: int) -> tuple[CacheNode, ...]: ...
 
 
 @dataclass(slots=True)
@@ -196,15 +201,15 @@ class Loop:
         else:
             self._send(client, [encode(self._answer(number, message))])
 
-    def _answer(
-        self, number: int, message: Hello | AbortRequest | FlushCache | GetStats
-    ) -> Terminal:
+    def _answer(self, number: int, message: Control) -> Terminal:
         match message:
             case Hello(rid):
                 return replace(self.ready, rid=rid)
             case GetStats(rid):
                 own = {"dropped_messages": self.num_dropped, "clients": len(self._clients)}
                 return Stats(rid, self.engine.stats() | own)
+            case GetCacheTree(rid, max_nodes, max_preview):
+                return CacheTree(rid, self.engine.cache_tree(max_nodes, max_preview))
             case AbortRequest(_, target):
                 if target in self._clients[number].open:
                     self._deliver(self.engine.abort(scoped(number, target)))

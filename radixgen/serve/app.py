@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from radixgen.errors import RadixgenError
-from radixgen.serve import chat, completions, messages, models, native, responses
+from radixgen.serve import cache, chat, completions, messages, models, native, responses
 from radixgen.serve.context import Context
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
@@ -30,6 +30,7 @@ ROUTERS = (
     messages.router,
     native.router,
     models.router,
+    cache.router,
 )
 
 

@@ -22,7 +22,7 @@ from radixgen.serve.settings import ServeConfig
 logger = logging.getLogger("radixgen.serve.access")
 
 OPEN_PATHS = frozenset({b"/health", b"/ping", b"/ready", b"/version"})
-ADMIN_PATHS = frozenset({b"/flush_cache", b"/abort_request"})
+ADMIN_PATHS = frozenset({b"/flush_cache", b"/abort_request", b"/cache_tree"})
 ANTHROPIC_PREFIX = b"/v1/messages"
 _ID = re.compile(rb"[A-Za-z0-9_.:\-]{1,128}")
 

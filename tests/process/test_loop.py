@@ -17,8 +17,11 @@ from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.messages import (
     AbortRequest,
     Ack,
+    CacheNode,
+    CacheTree,
     FlushCache,
     GenerateRequest,
+    GetCacheTree,
     GetStats,
     Hello,
     Ready,
@@ -78,6 +81,9 @@ class ScriptedEngine:
 
     def stats(self) -> dict[str, float]:
         return {"steps": self.num_steps}
+
+    def cache_tree(self, max_nodes: int, max_preview: int) -> tuple[CacheNode, ...]:
+        return (CacheNode(-1, "", max_nodes, 0, 1, 0, 0, 0, (max_preview,)),)
 
     def step(self) -> list[Event]:
         self.num_steps += 1
@@ -193,6 +199,8 @@ def test_control_messages_are_answered(served: Served) -> None:
         assert isinstance(stats, Stats)
         assert stats.values["clients"] == 1
         assert await connection.call(AbortRequest("c", "nobody")) == Ack("c")
+        tree = await connection.call(GetCacheTree("d", 5, 7))
+        assert tree == CacheTree("d", served.engine.cache_tree(5, 7))
         connection.close()
 
     run(work())
