@@ -52,62 +52,97 @@ typedef struct {
     int64_t columns, groups;
 } activations;
 
-/* One tile of 16 outputs for `rows` rows; rows and the form are constants where this is inlined. */
-INLINE void tile(const int rows, const int bits, const int group, const int has_low,
-                 const int half_scales, const int zero, const uint8_t *code, const char *scale,
-                 activations a, vf *sum) {
-    const int quads = group / 4, scale_bytes = half_scales ? 32 : 64;
-    for (int r = 0; r < rows; r++) sum[r] = vf_set(0);
+/* Where the codes and scales of a tile lie, and how far the next tile's are. Meanwhile the bytes at
+ * `ahead` are asked for, so many a group. */
+typedef struct {
+    const uint8_t *code;
+    const char *scale;
+    int64_t code_bytes, scale_bytes;
+    const char *ahead;
+    int64_t ahead_bytes;
+} weights;
+
+/* `tiles` tiles of 16 outputs for `rows` rows: what is loaded for one row or tile serves the others.
+ * rows, tiles and the form are constants where this is inlined. */
+INLINE void block(const int rows, const int tiles, const int bits, const int group,
+                  const int has_low, const int half_scales, const int zero, weights w,
+                  activations a, vf *result) {
+    const int quads = bits == 4 ? group / 8 : group / 4, scale_bytes = half_scales ? 32 : 64;
+    vf sum[8];
+    for (int i = 0; i < rows * tiles; i++) sum[i] = vf_set(0);
     for (int64_t g = 0; g < a.groups; g++) {
-        codes c[8];
-        if (bits == 4) {
-            for (int i = 0; i < quads / 2; i++) {
-                codes both = codes_load(code + 64 * i);
-                c[i] = codes_low(both);
-                c[i + quads / 2] = codes_high(both);
-            }
-            code += 32 * quads;
-        } else {
-            for (int i = 0; i < quads; i++) c[i] = codes_load(code + 64 * i);
-            code += 64 * quads;
-        }
-        vf d = half_scales ? vf_load_f16((const f16 *)scale) : vf_load((const float *)scale);
-        vf low = d;
-        scale += scale_bytes;
-        if (has_low) {
-            low = half_scales ? vf_load_f16((const f16 *)scale) : vf_load((const float *)scale);
-            scale += scale_bytes;
-        }
+        const int8_t *x = a.x + g * group;
+        vi dot[8];
+        for (int64_t i = 0; i < w.ahead_bytes; i += 64) __builtin_prefetch(w.ahead + i, 0, 2);
+        w.ahead += w.ahead_bytes;
         UNROLL
-        for (int r = 0; r < rows; r++) {
-            const int8_t *x = a.x + r * a.columns + g * group;
-            vf s = vf_set(a.x_scale[r * a.groups + g]), x_sum = vf_set(a.x_sum[r * a.groups + g]);
-            vi dot = vi_set(0);
+        for (int i = 0; i < rows * tiles; i++) dot[i] = vi_set(0);
+        UNROLL
+        for (int i = 0; i < quads; i++) {
+            codes c[2], high[2];
             UNROLL
-            for (int i = 0; i < quads; i++) dot = codes_dot(dot, c[i], x + 4 * i, bits == 8);
-            vf term = vf_of_vi(dot); /* all whole and below 2^24: exact so far */
-            if (zero) term = vf_fma(x_sum, vf_set((float)-zero), term);
-            term = vf_mul(term, d);
-            if (has_low) term = vf_fma(low, x_sum, term);
-            sum[r] = vf_fma(term, s, sum[r]);
+            for (int t = 0; t < tiles; t++) {
+                c[t] = codes_load(w.code + t * w.code_bytes + 64 * i);
+                if (bits == 4) high[t] = codes_high(c[t]), c[t] = codes_low(c[t]);
+            }
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                UNROLL
+                for (int t = 0; t < tiles; t++)
+                    dot[r * tiles + t] =
+                        codes_dot(dot[r * tiles + t], c[t], x + r * a.columns + 4 * i, bits == 8);
+            }
+            if (bits == 8) continue;
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                UNROLL
+                for (int t = 0; t < tiles; t++)
+                    dot[r * tiles + t] = codes_dot(dot[r * tiles + t], high[t],
+                                                   x + r * a.columns + group / 2 + 4 * i, 0);
+            }
         }
+        w.code += 64 * quads;
+        UNROLL
+        for (int t = 0; t < tiles; t++) {
+            const char *scale = w.scale + t * w.scale_bytes;
+            vf d = half_scales ? vf_load_f16((const f16 *)scale) : vf_load((const float *)scale);
+            vf low = d;
+            if (has_low)
+                low = half_scales ? vf_load_f16((const f16 *)(scale + scale_bytes))
+                                  : vf_load((const float *)(scale + scale_bytes));
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                vf s = vf_set(a.x_scale[r * a.groups + g]);
+                vf x_sum = vf_set(a.x_sum[r * a.groups + g]);
+                vf term = vf_of_vi(dot[r * tiles + t]); /* all whole and below 2^24: exact so far */
+                if (zero) term = vf_fma(x_sum, vf_set((float)-zero), term);
+                term = vf_mul(term, d);
+                if (has_low) term = vf_fma(low, x_sum, term);
+                sum[r * tiles + t] = vf_fma(term, s, sum[r * tiles + t]);
+            }
+        }
+        w.scale += scale_bytes * (1 + has_low);
     }
+    for (int i = 0; i < rows * tiles; i++) result[i] = sum[i];
 }
 
-typedef void tile_function(const uint8_t *, const char *, activations, vf *);
-#define FORM(name, bits, group, has_low, half_scales, zero)                                        \
-    static void name##_1(const uint8_t *c, const char *s, activations a, vf *sum) {                \
-        tile(1, bits, group, has_low, half_scales, zero, c, s, a, sum);                            \
-    }                                                                                              \
-    static void name##_2(const uint8_t *c, const char *s, activations a, vf *sum) {                \
-        tile(2, bits, group, has_low, half_scales, zero, c, s, a, sum);                            \
-    }                                                                                              \
-    static void name##_4(const uint8_t *c, const char *s, activations a, vf *sum) {                \
-        tile(4, bits, group, has_low, half_scales, zero, c, s, a, sum);                            \
-    }                                                                                              \
-    static void name##_8(const uint8_t *c, const char *s, activations a, vf *sum) {                \
-        tile(8, bits, group, has_low, half_scales, zero, c, s, a, sum);                            \
+typedef void block_function(weights, activations, vf *);
+#define BLOCK(name, rows, tiles, ...)                                                              \
+    static void name##_##rows##_##tiles(weights w, activations a, vf *sum) {                       \
+        block(rows, tiles, __VA_ARGS__, w, a, sum);                                                \
     }
+#if RK_ISA == 512
+#define WIDEST(name, ...) BLOCK(name, 4, 2, __VA_ARGS__)
+#define ROWS(name) {name##_1_1, name##_2_1, name##_4_1, name##_4_2}
+#else /* without registers for two tiles */
+#define WIDEST(name, ...)
+#define ROWS(name) {name##_1_1, name##_2_1, name##_4_1, NULL}
+#endif
+#define FORM(name, ...)                                                                            \
+    BLOCK(name, 1, 1, __VA_ARGS__)                                                                 \
+    BLOCK(name, 2, 1, __VA_ARGS__)                                                                 \
+    BLOCK(name, 4, 1, __VA_ARGS__)                                                                 \
+    WIDEST(name, __VA_ARGS__)
 FORM(q4_0, 4, 32, 0, 1, 8)
 FORM(q4_1, 4, 32, 1, 1, 0)
 FORM(q4_k, 4, 32, 1, 0, 0)
@@ -117,19 +152,41 @@ FORM(q5_k, 8, 32, 1, 0, 0)
 FORM(q6_k, 8, 16, 0, 0, 32)
 FORM(q8_0, 8, 32, 0, 1, 128)
 
-/* In the order of the `form` argument; columns: 1, 2, 4, 8 rows. */
-#define ROWS(name) {name##_1, name##_2, name##_4, name##_8}
-static tile_function *const forms[][4] = {ROWS(q4_0), ROWS(q4_1), ROWS(q5_0), ROWS(q5_1),
+/* In the order of the `form` argument; columns: 1, 2, 4 rows of one tile, 4 of two. */
+static block_function *const forms[][4] = {ROWS(q4_0), ROWS(q4_1), ROWS(q5_0), ROWS(q5_1),
                                           ROWS(q8_0), ROWS(q4_k), ROWS(q5_k), ROWS(q6_k)};
 
-static void finish(const vf *sum, int rows, const float *bias, void *out, int64_t stride,
+static void finish(const vf *sum, int rows, int tiles, const float *bias, void *out, int64_t stride,
                    int64_t count, int half) {
-    for (int r = 0; r < rows; r++) {
-        float values[16];
-        vf_store(values, sum[r]);
-        for (int64_t i = 0; i < count; i++)
-            put_any(out, r * stride + i, bias ? values[i] + bias[i] : values[i], half);
+    for (int i = 0; i < rows * tiles; i++) {
+        int64_t first = i % tiles * 16, at = i / tiles * stride + first, left = count - first;
+        vf values = sum[i];
+        if (left >= 16) {
+            if (bias) values = vf_add(values, vf_load(bias + first));
+            store_any(out, at, values, half);
+            continue;
+        }
+        float v[16];
+        vf_store(v, values);
+        for (int64_t j = 0; j < left; j++)
+            put_any(out, at + j, bias ? v[j] + bias[first + j] : v[j], half);
     }
+}
+
+/* Outputs of `tiles` tiles from the n-th for `step` rows from `row`. */
+static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, int64_t tiles,
+                      const char *ahead, int64_t ahead_bytes) {
+    int64_t columns = INT(10), groups = columns / INT(11), stride = INT(15);
+    int half = (int)INT(14);
+    weights w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), ahead,
+                 ahead_bytes};
+    activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
+                     PTR(float, 8) + row * groups, columns, groups};
+    const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
+    char *out = PTR(char, 13) + (row * stride + n * 16) * (half ? 2 : 4);
+    vf sum[8];
+    forms[INT(2)][tiles == 2 ? 3 : step / 2](w, a, sum);
+    finish(sum, (int)step, (int)tiles, bias, out, stride, INT(5) - n * 16, half);
 }
 
 /* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
@@ -137,24 +194,22 @@ static void finish(const vf *sum, int rows, const float *bias, void *out, int64_
  * 13 out, 14 half of out, 15 row stride of out
  */
 void rk_linear_packed(const int64_t *arg, rk_thread *t) {
-    int64_t outputs = INT(5), rows = INT(9), columns = INT(10), groups = columns / INT(11);
-    int64_t first, last;
-    int half = (int)INT(14);
-    rk_share(t, (outputs + 15) / 16, &first, &last);
-    for (int64_t n = first; n < last; n++) {
-        const uint8_t *code = PTR(uint8_t, 0) + n * INT(3);
-        const char *scale = PTR(char, 1) + n * INT(4);
-        const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
-        int64_t count = outputs - n * 16 < 16 ? outputs - n * 16 : 16;
+    int64_t rows = INT(9), groups = INT(10) / INT(11), first, last;
+    rk_share(t, (INT(5) + 15) / 16, &first, &last);
+    for (int64_t n = first, tiles; n < last; n += tiles) {
+        tiles = forms[INT(2)][3] && rows >= 4 && n + 2 <= last ? 2 : 1;
+        /* While these tiles are computed, ask for those that follow: a part for each 4 rows. */
+        const char *ahead = PTR(char, 0) + (n + tiles) * INT(3), *end = ahead + tiles * INT(3);
+        int64_t left = tiles == 2 && n + 4 <= last ? tiles * INT(3) : 0;
+        int64_t part = left ? (left / groups / (rows / 4) + 63) / 64 * 64 : 0;
         for (int64_t row = 0, step; row < rows; row += step) {
-            int which = rows - row >= 8 ? 3 : rows - row >= 4 ? 2 : rows - row >= 2 ? 1 : 0;
-            vf sum[8];
-            activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
-                             PTR(float, 8) + row * groups, columns, groups};
-            step = 1 << which;
-            forms[INT(2)][which](code, scale, a, sum);
-            char *out = PTR(char, 13) + (row * INT(15) + n * 16) * (half ? 2 : 4);
-            finish(sum, (int)step, bias, out, INT(15), count, half);
+            step = rows - row >= 4 ? 4 : rows - row >= 2 ? 2 : 1;
+            if (step == 4 && tiles == 2) {
+                run_block(arg, n, row, step, tiles, ahead, ahead < end ? part : 0);
+                ahead += part * groups;
+            } else {
+                for (int64_t i = 0; i < tiles; i++) run_block(arg, n + i, row, step, 1, NULL, 0);
+            }
         }
     }
 }
