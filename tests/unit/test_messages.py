@@ -39,6 +39,7 @@ from radixgen.types import (
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 RIDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=50)
+SMALL = st.integers(0, 999)
 FLOATS = st.floats(allow_nan=False)
 LOGPROBS = st.builds(
     TokenLogprob,
@@ -113,10 +114,14 @@ TO_RUNTIME: st.SearchStrategy[Any] = st.one_of(
             st.builds(AbortRequest, RIDS, TEXT),
             st.builds(messages.FlushCache, RIDS),
             st.builds(messages.GetStats, RIDS),
+            st.builds(messages.GetCacheTree, RIDS, SMALL, SMALL),
             st.builds(messages.Shutdown, RIDS, st.booleans()),
         ),
         st.just([]),
     ),
+)
+CACHE_NODES = st.builds(
+    messages.CacheNode, SMALL, TEXT, *[SMALL] * 6, st.lists(SMALL, max_size=3).map(tuple)
 )
 TO_FRONTEND: st.SearchStrategy[Any] = st.one_of(
     steps(),
@@ -137,6 +142,7 @@ TO_FRONTEND: st.SearchStrategy[Any] = st.one_of(
                 USAGE,
             ),
             st.builds(messages.Stats, RIDS, st.dictionaries(TEXT, FLOATS, max_size=3)),
+            st.builds(messages.CacheTree, RIDS, st.lists(CACHE_NODES, max_size=3).map(tuple)),
             st.builds(Ack, RIDS),
         ),
         st.just([]),
