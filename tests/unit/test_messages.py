@@ -152,9 +152,11 @@ TO_FRONTEND: st.SearchStrategy[Any] = st.one_of(
 
 def test_the_strategies_cover_every_kind() -> None:
     kinds = {cls.__dataclass_fields__["kind"].default for cls in get_args(ToRuntime)}
-    assert kinds == {"hello", "generate", "score", "abort", "flush", "get_stats", "shutdown"}
+    asked = {"hello", "generate", "score", "abort", "flush", "get_stats", "get_cache_tree"}
+    assert kinds == asked | {"shutdown"}
     kinds = {cls.__dataclass_fields__["kind"].default for cls in get_args(ToFrontend)}
-    assert kinds == {"ready", "step", "finished", "failed", "scored", "stats", "ack"}
+    ends = {"ready", "finished", "failed", "scored", "stats", "cache_tree", "ack"}
+    assert kinds == ends | {"step"}
 
 
 @given(TO_RUNTIME)
