@@ -211,6 +211,14 @@ def parsed(content: bytes, url: str) -> Any:
         raise RadixgenError(f"what answers at {url} does not speak JSON: is it a server?") from None
 
 
+def need(answer: Any, url: str, *names: str) -> None:
+    """Raises RadixgenError unless an answer is an object with these fields."""
+    if not isinstance(answer, dict) or not answer.keys() >= set(names):
+        raise RadixgenError(
+            f"what answers at {url} is no radixgen server, or one of another version"
+        )
+
+
 def first_model(listed: Any, url: str) -> str:
     """The first name in the answer of `/v1/models`."""
     try:

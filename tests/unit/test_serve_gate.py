@@ -69,6 +69,7 @@ def bearer(key: str) -> dict[str, str]:
         (BOTH, "key-one", "/v1/models", 200),
         (BOTH, "key-one", "/flush_cache", 401),
         (BOTH, "root", "/flush_cache", 200),
+        (BOTH, "key-one", "/cache_tree", 401),
         (BOTH, "root", "/v1/models", 401),
         (ADMIN, None, "/v1/models", 200),
         (ADMIN, None, "/abort_request", 401),
