@@ -20,7 +20,7 @@ from radixgen.kernels.sampling import apply_bitmask_
 from radixgen.model.masses import temper, token_masses
 from radixgen.types import SamplingParams, TokenLogprob
 
-_TILE_ELEMENTS = 1 << 23  # probabilities held at once while drawing: 64 MiB of float64
+_TILE_ELEMENTS = 1 << 19  # probabilities drawn from at once: 4 MiB of float64, which malloc keeps
 _WIDTHS = (256, 4096)  # most probable tokens sorted of a row, before all of them are
 NOT_FINITE = (
     "the model's logits are not finite (NaN or infinity): the weights or the KV type cannot "

@@ -79,28 +79,44 @@ class StepCosts:
 
     One row more costs little where a step is bound by reading weights, and a full share where it is
     bound by arithmetic. Until steps of different sizes have been seen, a row is taken to cost
-    `ROW_SHARE` of the fixed part.
+    `ROW_SHARE` of the fixed part. Whatever else the machine does only ever makes a step longer, so
+    samples above the line count `ABOVE` of those below it, and no more than twice the line.
     """
 
     ROW_SHARE = 0.1
+    MAX_SHARE = 2.0
     MEMORY = 0.99
+    ABOVE = 0.1
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # of weights, rows, seconds, rows squared, rows times seconds
+        self._line: tuple[float, float] | None = None  # fixed, row
 
     def add(self, num_rows: int, seconds: float) -> None:
+        weight = 1.0
+        if self._line is not None:
+            expected = self._line[0] + num_rows * self._line[1]
+            weight = self.ABOVE if seconds > expected else 1.0
+            seconds = min(seconds, 2 * expected)
         sample = (1.0, num_rows, seconds, num_rows * num_rows, num_rows * seconds)
-        self._sums = [self.MEMORY * s + x for s, x in zip(self._sums, sample, strict=True)]
+        self._sums = [self.MEMORY * s + weight * x for s, x in zip(self._sums, sample, strict=True)]
+        self._line = self._fit() or self._line
 
-    def row_share(self) -> float:
-        """Seconds of one row more, as a share of a step's fixed part."""
+    def _fit(self) -> tuple[float, float] | None:
         weight, rows, seconds, squares, products = self._sums
         spread = weight * squares - rows * rows
         if weight < 8 or spread < 0.1 * weight * weight:
-            return self.ROW_SHARE
-        row = (weight * products - rows * seconds) / spread
+            return None
+        row = max((weight * products - rows * seconds) / spread, 0.0)
         fixed = (seconds - row * rows) / weight
-        return min(max(row / fixed, 0.002), 10.0) if fixed > 0 else 10.0
+        return max(fixed, row / self.MAX_SHARE, 1e-9), row
+
+    def row_share(self) -> float:
+        """Seconds of one row more, as a share of a step's fixed part."""
+        if self._line is None:
+            return self.ROW_SHARE
+        fixed, row = self._line
+        return min(max(row / fixed, 0.002), self.MAX_SHARE)
 
     def least_chance(self, num_sequences: int) -> float:
         """A draft pays when it is right at least this often: it costs a row, and saves, when right,

@@ -1,5 +1,6 @@
 """The parts of drafting: how forced text is spelled, what was seen before, what a guess costs."""
 
+import random
 from array import array
 from collections.abc import Sequence
 
@@ -209,6 +210,18 @@ def test_costs_are_fitted_and_guessed_until_then() -> None:
     assert costs.row_share() == pytest.approx(0.25, rel=0.1)
     assert costs.least_chance(1) == pytest.approx(0.2, rel=0.1)
     assert costs.least_chance(64) > 0.9, "in a large batch a row saves little but a row"
+
+
+def test_what_else_the_machine_does_hardly_changes_costs() -> None:
+    costs, rng = StepCosts(), random.Random(3)
+    for _ in range(3000):
+        rows = rng.choice([1, 5, 16, 16, 16, 24, 40])
+        late = rng.expovariate(1 / 0.05) if rng.random() < 0.4 else 0.0
+        costs.add(rows, 0.0042 + 0.0008 * rows + late)
+    assert 0.1 < costs.row_share() < 0.4, "0.19 without delays"
+    for _ in range(500):
+        costs.add(16, 0.017)
+    assert 0.1 < costs.row_share() < 0.4, "steps of one size take nothing back"
 
 
 def test_a_chance_starts_as_a_belief() -> None:
