@@ -25,6 +25,7 @@ from radixgen.types import (
     FinishReason,
     GrammarSpec,
     SamplingParams,
+    Thinking,
     TokenLogprob,
     Usage,
 )
@@ -57,6 +58,7 @@ class GenerateRequest:
     priority: int = 0  # higher goes first
     namespace: str = ""  # prefixes are shared within one namespace only
     client: str = ""  # who to be fair between
+    thinking: Thinking | None = None
     kind: Literal["generate"] = "generate"
 
 

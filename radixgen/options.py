@@ -12,6 +12,7 @@ from radixgen.types import (
     ConstrainedLaw,
     GrammarSpec,
     SamplingParams,
+    Thinking,
     check_text,
     sampling_params,
     shown,
@@ -38,6 +39,7 @@ class GenerateOptions(RequestOptions, total=False):
     """`RequestOptions`, the constraint, and every field of SamplingParams by its name."""
 
     grammar: GrammarSpec | None
+    thinking: Thinking | None
     max_tokens: int | None
     min_tokens: int
     temperature: float
@@ -63,6 +65,7 @@ class GenerateOptions(RequestOptions, total=False):
 _TYPES: dict[str, tuple[type, ...]] = {
     "hint": (CacheHint, type(None)),
     "grammar": (GrammarSpec, type(None)),
+    "thinking": (Thinking, type(None)),
     "priority": (int,),
     "namespace": (str,),
     "client": (str,),

@@ -94,6 +94,34 @@ class CacheHint:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """Free text before the answer, which a constraint leaves alone.
+
+    The output begins with `begin` (if the prompt does not end with it already) and any text up to
+    `end`; within `budget` tokens, `begin` and `end` among them, the text is brought to its end.
+    Then comes the answer, under the request's constraint if it has one.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
+
+    budget: int  # tokens
+    begin: str = ""
+    end: str = "</think>"
+
+    def __post_init__(self) -> None:
+        _check_range("budget", self.budget, int, 1, 2**31 - 1, param="thinking")
+        for name in ("begin", "end"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, str) or len(value) > MAX_STOP_CHARS:
+                limit = f"a text of at most {MAX_STOP_CHARS} characters"
+                message = f"thinking {name}={shown(value)} is not {limit}"
+                raise InvalidRequest(message, "thinking")
+            check_text("thinking", value)
+        if not self.end:
+            raise InvalidRequest("thinking end is empty, so the thoughts would be too", "thinking")
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn and when to stop; names and meanings as in the OpenAI API and vLLM.
 

@@ -61,7 +61,9 @@ def build_engine(config: RuntimeConfig) -> Built:
         check=config.check,
     )
     return Built(
-        engine=Engine(scheduler, runner, grammar_pool(tokenizer), drafter(config, tokenizer)),
+        engine=Engine(
+            scheduler, runner, grammar_pool(tokenizer), drafter(config, tokenizer), tokenizer
+        ),
         model=str(files.path),
         vocab_size=runner.vocab_size,
         max_context=scheduler.max_known,
@@ -88,9 +90,12 @@ def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
     jumps = schedule.jump_forward != "off"
     if not (jumps or schedule.prompt_lookup or schedule.suffix_drafts):
         return None
+    if schedule.jump_forward == "fast":
+        logger.info("jump_forward='fast': text that a grammar forces is not verified, which changes the law of outputs")
     return Drafter(
         tokenizer,
         jump_forward=jumps,
+        unverified=schedule.jump_forward == "fast",
         prompt_lookup=schedule.prompt_lookup,
         suffix_drafts=schedule.suffix_drafts,
     )

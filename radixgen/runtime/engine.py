@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.cache.view import view
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
+from radixgen.grammars.compiler import CompiledGrammar
 from radixgen.messages import CacheNode, GenerateRequest, RequestFailed, ScoreRequest
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.faithful import LawKey, PrefixStore
 from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
 from radixgen.runtime.masks import MaskWriter
 from radixgen.runtime.stats import EngineStats
+from radixgen.runtime.thinking import SpecialTokens, ThinkingTokens, Thoughts, thinking_spec
 from radixgen.schedule.law import LawFactory
-from radixgen.schedule.request import Event, Request
+from radixgen.schedule.request import Event, Request, ThoughtRules
 from radixgen.schedule.scheduler import Scheduler
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, Thinking
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Engine:
         runner: Runner,
         grammars: GrammarPool | None = None,
         drafter: Drafter | None = None,
+        special: SpecialTokens | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -64,6 +67,7 @@ class Engine:
         self._clock = clock
         self._stats = EngineStats()
         self._prefixes = PrefixStore()
+        self._special = special
         self._masks = MaskWriter()
         self._drafter = scheduler.planner.drafter = drafter
 
@@ -90,30 +94,61 @@ class Engine:
         if isinstance(message, ScoreRequest):
             self.scheduler.add(Request.from_score(message, ids))
             return
-        if message.grammar is not None and self.grammars is None:
+        thinking = message.thinking
+        is_guided = message.grammar is not None or thinking is not None
+        if is_guided and self.grammars is None:
             raise InvalidGrammar("this engine has no grammars; leave the constraint out")
         if message.grammar is None and message.sampling.is_faithful:
             reason = "constrained_law='faithful' is the law of a constraint, and there is none"
             raise InvalidRequest(reason, "constrained_law")
+        thoughts = None
+        if thinking is not None and self._thinking_tokens(thinking) is None:
+            thoughts = thinking_spec(thinking)
+        if thinking is not None and message.sampling.is_faithful:
+            reason = "thinking has no law of its own; leave it or constrained_law='faithful' out"
+            raise InvalidRequest(reason, "thinking")
         self.scheduler.add(Request.from_generate(message, ids))
-        if message.grammar is not None and self.grammars is not None:
-            self.grammars.submit(message.rid, message.grammar)
+        if is_guided and self.grammars is not None:
+            self.grammars.submit(message.rid, message.grammar, thoughts)
 
     def _take_grammars(self, pool: GrammarPool) -> list[Event]:
         """Requests whose constraint is compiled may be scheduled; the others are refused."""
         events: list[Event] = []
         for outcome in pool.take():
-            if outcome.grammar is None:
-                assert outcome.error is not None
-                events += self.scheduler.fail(outcome.rid, outcome.error)
-                continue
             request = self.scheduler.requests.get(outcome.rid)
-            if request is not None:
-                limit = request.sampling.max_tokens
-                make = partial(make_matcher, outcome.grammar, limit)
-                law = self._law(request, outcome.grammar.spec)
-                self.scheduler.grammar_ready(outcome.rid, make, law)
+            if outcome.error is not None:
+                events += self.scheduler.fail(outcome.rid, outcome.error)
+            elif request is not None:
+                try:
+                    self._constrain(request, *outcome.grammars)
+                except RadixgenError as error:
+                    events += self.scheduler.fail(outcome.rid, error)
         return events
+
+    def _constrain(
+        self, request: Request, answer: CompiledGrammar | None, thoughts: CompiledGrammar | None
+    ) -> None:
+        """Let a request begin under its compiled constraints. Raises InvalidRequest."""
+        limit = request.sampling.max_tokens
+        make = None if answer is None else partial(make_matcher, answer, limit)
+        law = None if answer is None else self._law(request, answer.spec)
+        rules = None
+        if request.thinking is not None:
+            tokens = self._thinking_tokens(request.thinking)
+            made = Thoughts(request.thinking, tokens, thoughts)
+            answer_tokens = 0 if make is None else make().shortest_completion()
+            made.check(limit, answer_tokens)
+            rules = ThoughtRules(made.matcher, request.thinking.budget, answer_tokens)
+        self.scheduler.grammar_ready(request.rid, make, law, rules)
+
+    def _thinking_tokens(self, thinking: Thinking) -> ThinkingTokens | None:
+        if self._special is None:
+            return None
+        tokens = ThinkingTokens.find(thinking, self._special)
+        if tokens is not None and tokens.end in self.scheduler.rules.end_token_ids:
+            message = f"thinking end={thinking.end!r} is the token that ends this model's texts"
+            raise InvalidRequest(message, "thinking")
+        return tokens
 
     def _law(self, request: Request, grammar: GrammarSpec) -> LawFactory | None:
         sampling = request.sampling

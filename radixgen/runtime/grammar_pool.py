@@ -9,7 +9,7 @@ fails its own request. Knows matchers, and of a request only its name.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -25,10 +25,10 @@ MAX_REST = 2.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request's constraint: a grammar, or why there is none."""
+    """What became of a request's constraints: their grammars, in order, or why there are none."""
 
     rid: str
-    grammar: CompiledGrammar | None
+    grammars: tuple[CompiledGrammar | None, ...]  # None for a spec of None
     error: RadixgenError | None = None
 
 
@@ -62,11 +62,11 @@ class GrammarPool:
     def num_waiting(self) -> int:
         return len(self._wanted)
 
-    def submit(self, rid: str, spec: GrammarSpec) -> None:
-        """Compile a request's constraint; the outcome comes by `take`."""
+    def submit(self, rid: str, *specs: GrammarSpec | None) -> None:
+        """Compile a request's constraints; the outcome comes by `take`."""
         with self._lock:
             self._wanted.add(rid)
-        self._thread.submit(self._work, rid, spec)
+        self._thread.submit(self._work, rid, specs)
 
     def forget(self, rid: str) -> None:
         """Nobody waits any more; a compile that has not begun is left out."""
@@ -83,24 +83,25 @@ class GrammarPool:
             outcomes.append(outcome)
         return outcomes
 
-    def _work(self, rid: str, spec: GrammarSpec) -> None:
+    def _work(self, rid: str, specs: Sequence[GrammarSpec | None]) -> None:
         if rid not in self._wanted:
             return
         try:
-            outcome = Outcome(rid, self._compile(spec))
+            self._rest = 0.0
+            grammars = tuple(None if spec is None else self._compile(spec) for spec in specs)
+            outcome = Outcome(rid, grammars)
             self.num_compiled += 1
         except RadixgenError as error:
-            outcome = Outcome(rid, None, error)
+            outcome = Outcome(rid, (), error)
             self.num_refused += 1
         except Exception as error:
-            outcome = Outcome(rid, None, InvalidGrammar(f"the constraint failed: {error!r}"))
+            outcome = Outcome(rid, (), InvalidGrammar(f"the constraint failed: {error!r}"))
             self.num_refused += 1
         self._ready.append(outcome)
         self.wake()
         time.sleep(min(self._rest, MAX_REST))
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        self._rest = 0.0
         if self._compiler is None:
             if self._screen is not None:
                 self._screen.start()  # meanwhile
@@ -111,7 +112,7 @@ class GrammarPool:
         try:
             return self._compiler.compile(spec)
         finally:
-            self._rest = REST * (time.monotonic() - started)
+            self._rest += REST * (time.monotonic() - started)
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:

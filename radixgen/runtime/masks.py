@@ -32,7 +32,10 @@ def fill_masks(masks: Sequence[MaskRequest], bitmask: Bitmask) -> None:
     budgets: list[int | None] = []
     for mask in masks:
         matcher = mask.matcher
-        assert isinstance(matcher, GrammarMatcher)
+        if not isinstance(matcher, GrammarMatcher):
+            assert not mask.drafts, "only grammars follow drafts"
+            matcher.fill_bitmask(bitmask, mask.row, mask.budget)
+            continue
         path = _path(matcher, mask.drafts)
         matchers += path
         rows += range(mask.row, mask.row + len(path))

@@ -1,12 +1,12 @@
 """Takes in sampled tokens and says when a sequence is over. Knows no pages and no order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radixgen.batch import RowResult
 from radixgen.errors import InvalidGrammar, RadixgenError
-from radixgen.schedule.request import SequenceOutput, SequenceState
-from radixgen.types import FinishReason
+from radixgen.schedule.request import Request, SequenceOutput, SequenceState
+from radixgen.types import FinishReason, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,9 @@ class Taken:
     num_tokens: int
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+
+    def then(self, more: "Taken") -> "Taken":
+        return replace(more, num_tokens=self.num_tokens + more.num_tokens)
 
 
 def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOutput | None:
@@ -40,6 +43,22 @@ def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOut
         taken.finish_reason,
         taken.stop_reason,
         masses if request.sampling.grammar_mass else (),
+    )
+
+
+def usage(request: Request, now: float) -> Usage:
+    """What a request that ends now has cost."""
+    arrival = request.arrival
+    scheduled = now if request.first_scheduled is None else request.first_scheduled
+    first = now if request.first_token is None else request.first_token
+    scored = sum(len(ids) for ids in request.continuations or ())
+    return Usage(
+        prompt_tokens=len(request.prompt_ids) + scored,
+        cached_tokens=request.cached_tokens,
+        completion_tokens=request.completion_tokens,
+        queue_seconds=scheduled - arrival,
+        first_token_seconds=first - arrival,
+        total_seconds=now - arrival,
     )
 
 
@@ -94,7 +113,18 @@ class StopRules:
                 f"token {token_id} after {len(sequence.outputs) - 1} output tokens breaks the "
                 "request's grammar, although the mask should have ruled it out"
             )
+        if sequence.is_thinking and matcher.is_finished():
+            sequence.matcher, sequence.is_thinking = sequence.answer, False
+            return False
         return matcher.is_finished()
+
+    def mask_budget(self, sequence: SequenceState) -> int:
+        """Tokens that the text of the matcher may still have."""
+        left = self.max_drafts(sequence) + 1
+        thoughts = sequence.request.thoughts
+        if not sequence.is_thinking or thoughts is None:
+            return left
+        return min(left - thoughts.answer_tokens, thoughts.budget - len(sequence.outputs))
 
     def max_drafts(self, sequence: SequenceState) -> int:
         """Drafts that could all be used before a limit ends the sequence."""

@@ -5,7 +5,7 @@ no sampling results.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from radixgen.cache.radix import Match
 from radixgen.config import ScheduleConfig
@@ -151,7 +151,7 @@ class Planner:
         for row in list(step.rows.values()):
             sequence = row.sequence
             limit = min(step.left, self.rules.max_drafts(sequence), MAX_DRAFTS)
-            if limit <= 0 or not row.samples or sequence.law is not None:
+            if limit <= 0 or not row.samples or sequence.law or sequence.is_thinking:
                 continue
             try:
                 drafts = self._guess(sequence, limit, len(step.rows))[:limit]
@@ -169,6 +169,15 @@ class Planner:
         if self.drafter is not None:
             return list(self.drafter.propose(sequence, limit, num_rows))
         return []
+
+    def jump(self, sequence: SequenceState) -> Sequence[int]:
+        """Tokens that follow for certain and need no verification. Log-probabilities that are
+        wanted need one, as does a law of its own."""
+        sampling = sequence.request.sampling
+        wanted = sampling.logprobs is not None or sampling.grammar_mass
+        if self.drafter is None or wanted or sequence.law or sequence.is_thinking:
+            return ()
+        return self.drafter.jump(sequence, self.rules.max_drafts(sequence))
 
     # ---- giving way ----
 

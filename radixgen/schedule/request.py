@@ -17,7 +17,7 @@ from radixgen.cache.node import Node
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished, ScoreOutput
 from radixgen.messages import ScoreRequest as ScoreMessage
 from radixgen.schedule.law import Law, LawFactory
-from radixgen.types import CacheHint, FinishReason, SamplingParams, TokenLogprob
+from radixgen.types import CacheHint, FinishReason, SamplingParams, Thinking, TokenLogprob
 
 
 class GrammarMatcher(Protocol):
@@ -41,6 +41,10 @@ class Drafter(Protocol):
 
     def propose(self, sequence: "SequenceState", limit: int, num_rows: int) -> Sequence[int]:
         """At most `limit` tokens; `num_rows`: sequences in the step."""
+        ...
+
+    def jump(self, sequence: "SequenceState", limit: int) -> Sequence[int]:
+        """At most `limit` tokens to be taken unverified, if that was asked for."""
         ...
 
     def learn(self, sequence: "SequenceState", drafts: Sequence[int], num_accepted: int) -> None:
@@ -84,6 +88,16 @@ class SequenceOutput:
 Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
 
 
+@dataclass(frozen=True, slots=True)
+class ThoughtRules:
+    """Of free text before the constrained one: at most `budget` tokens, and so few that an answer
+    of `answer_tokens` still fits."""
+
+    make_matcher: MatcherFactory
+    budget: int
+    answer_tokens: int
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """What was asked for, and when. Build it with `from_generate` or `from_score`.
@@ -100,10 +114,12 @@ class Request:
     namespace: str = ""
     client: str = ""
     hint: CacheHint | None = None
+    thinking: Thinking | None = None
     continuations: "tuple[array[int], ...] | None" = None
     waiting_for_grammar: bool = False
     make_matcher: MatcherFactory | None = None
     make_law: LawFactory | None = None
+    thoughts: "ThoughtRules | None" = None  # of the text before the constrained one
     propose: Propose | None = None
 
     # the scheduler's
@@ -128,7 +144,8 @@ class Request:
             message.namespace,
             message.client,
             message.hint,
-            waiting_for_grammar=message.grammar is not None,
+            message.thinking,
+            waiting_for_grammar=message.grammar is not None or message.thinking is not None,
         )
 
     @classmethod
@@ -173,6 +190,8 @@ class SequenceState:
     num_given: int  # of them, not sampled by us
     seed: int
     matcher: GrammarMatcher | None = None
+    is_thinking: bool = False  # `matcher` is that of the text before the constrained one
+    answer: GrammarMatcher | None = None  # meanwhile the matcher of the constrained one
     law: Law | None = None  # with one, tokens are told when the choice is over, not before
     stop_watch: StopWatch | None = None
     status: Status = Status.WAITING

@@ -26,7 +26,7 @@ from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput
 from radixgen.schedule.admission import Admission
 from radixgen.schedule.law import LawFactory
 from radixgen.schedule.memory import Memory
-from radixgen.schedule.outputs import StopRules, Taken, obeys_law, output
+from radixgen.schedule.outputs import StopRules, Taken, obeys_law, output, usage
 from radixgen.schedule.planner import Planner
 from radixgen.schedule.request import (
     Event,
@@ -36,9 +36,10 @@ from radixgen.schedule.request import (
     SequenceState,
     Status,
     StopFactory,
+    ThoughtRules,
 )
 from radixgen.schedule.step import MaskRequest, PlannedRow, Step
-from radixgen.types import CacheHint, FinishReason, Usage
+from radixgen.types import CacheHint, FinishReason
 
 _SEEDS = 2**64
 _COUNTERS = (
@@ -48,6 +49,7 @@ _COUNTERS = (
     "accepted_drafts",
     "verified_drafts",
     "copied_pages",
+    "jumped_tokens",
     "restarted_choices",
     "finished_requests",
     "failed_requests",
@@ -128,7 +130,11 @@ class Scheduler:
             self.planner.wait(sequence)
 
     def grammar_ready(
-        self, rid: str, make_matcher: MatcherFactory, make_law: LawFactory | None = None
+        self,
+        rid: str,
+        make_matcher: MatcherFactory | None,
+        make_law: LawFactory | None = None,
+        thoughts: ThoughtRules | None = None,
     ) -> None:
         """The constraint of a waiting request is compiled. One that is gone is passed over."""
         request = self.requests.get(rid)
@@ -136,10 +142,10 @@ class Scheduler:
             return
         request.waiting_for_grammar = False
         request.make_matcher, request.make_law = make_matcher, make_law
+        request.thoughts = thoughts
         first = request.sequences[0]
         try:
-            first.matcher = make_matcher()
-            first.law = None if make_law is None else make_law(first.seed)
+            self._guide(first)
         except Exception as error:
             self._fail(request, error)
         else:
@@ -295,6 +301,7 @@ class Scheduler:
             if not refused:
                 taken = self._take_tokens(sequence, row)
                 self._learn(planned, row)
+                row, taken = self._jump(sequence, row, taken)
         elif sequence.num_left == 0:
             taken = Taken(0, FinishReason.LENGTH)
         if prefilled:
@@ -311,13 +318,27 @@ class Scheduler:
     def _take_tokens(self, sequence: SequenceState, row: RowResult) -> Taken:
         taken = self.rules.take(sequence, row.token_ids)
         sequence.num_computed = min(sequence.num_computed, sequence.num_known)
-        request = sequence.request
+        self._count(sequence.request, taken)
+        self._counts["accepted_drafts"] += len(row.token_ids) - 1
+        return taken
+
+    def _count(self, request: Request, taken: Taken) -> None:
         request.completion_tokens += taken.num_tokens
         self._counts["generated_tokens"] += taken.num_tokens
-        self._counts["accepted_drafts"] += len(row.token_ids) - 1
         if request.first_token is None:
             request.first_token = self._clock()
-        return taken
+
+    def _jump(
+        self, sequence: SequenceState, row: RowResult, taken: Taken
+    ) -> tuple[RowResult, Taken]:
+        """Take forced text unverified, if that is asked for; the next step computes it."""
+        token_ids = () if taken.finish_reason else self.planner.jump(sequence)
+        if not token_ids:
+            return row, taken
+        more = self.rules.take(sequence, token_ids)
+        self._count(sequence.request, more)
+        self._counts["jumped_tokens"] += more.num_tokens
+        return RowResult([*row.token_ids, *token_ids]), taken.then(more)
 
     def _learn(self, planned: PlannedRow, row: RowResult) -> None:
         drafter, request = self.planner.drafter, planned.sequence.request
@@ -344,17 +365,19 @@ class Scheduler:
             request, index, tokens, len(tokens), (request.seed + index) % _SEEDS
         )
         sequence.given_from = given_from
-        if request.make_law is not None:
-            sequence.law = request.make_law(sequence.seed)
-        self._watch(sequence)
+        self._guide(sequence)
         request.sequences.append(sequence)
         return sequence
 
-    def _watch(self, sequence: SequenceState) -> None:
+    def _guide(self, sequence: SequenceState) -> None:
         """Give a sequence that has no output yet what follows its text."""
         request = sequence.request
-        if request.make_matcher is not None:
-            sequence.matcher = request.make_matcher()
+        sequence.matcher = None if request.make_matcher is None else request.make_matcher()
+        sequence.is_thinking = request.thoughts is not None
+        if request.thoughts is not None:
+            sequence.answer, sequence.matcher = sequence.matcher, request.thoughts.make_matcher()
+        if request.make_law is not None and sequence.law is None:
+            sequence.law = request.make_law(sequence.seed)
         if request.sampling.stop and self.admission.stop_factory is not None:
             sequence.stop_watch = self.admission.stop_factory(request.sampling)
 
@@ -365,7 +388,7 @@ class Scheduler:
         sequence.request.completion_tokens -= len(sequence.outputs)
         self.planner.stop(sequence, keep=True, final=False)
         sequence.begin_again(sequence.law.restart())
-        self._watch(sequence)
+        self._guide(sequence)
         self.planner.wait(sequence)
 
     def _fork(self, request: Request) -> None:
@@ -393,12 +416,13 @@ class Scheduler:
             scores = tuple(
                 tuple(token.logprob for token in seq.given_logprobs) for seq in request.sequences
             )
-            self._close(request, ScoreOutput(request.rid, scores, self._usage(request)))
+            self._close(request, ScoreOutput(request.rid, scores, usage(request, self._clock())))
 
     def _finished(self, request: Request) -> RequestFinished:
         given = request.sequences[0].given_logprobs if request.sequences else []
         wanted = request.sampling.prompt_logprobs is not None
-        return RequestFinished(request.rid, self._usage(request), (None, *given) if wanted else ())
+        spent = usage(request, self._clock())
+        return RequestFinished(request.rid, spent, (None, *given) if wanted else ())
 
     def _fail(self, request: Request, error: Exception) -> None:
         code = error.code if isinstance(error, RadixgenError) else RadixgenError.code
@@ -419,20 +443,6 @@ class Scheduler:
                 self.planner.stop(sequence, keep=keep, final=True)
         self._seconds += 0.1 * (self._clock() - request.arrival - self._seconds)
         self._outbox.append(event)
-
-    def _usage(self, request: Request) -> Usage:
-        now, arrival = self._clock(), request.arrival
-        scheduled = now if request.first_scheduled is None else request.first_scheduled
-        first = now if request.first_token is None else request.first_token
-        scored = sum(len(ids) for ids in request.continuations or ())
-        return Usage(
-            prompt_tokens=len(request.prompt_ids) + scored,
-            cached_tokens=request.cached_tokens,
-            completion_tokens=request.completion_tokens,
-            queue_seconds=scheduled - arrival,
-            first_token_seconds=first - arrival,
-            total_seconds=now - arrival,
-        )
 
     def _retry_after(self) -> float:
         """Seconds that a request takes of late, from arrival to end."""

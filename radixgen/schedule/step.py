@@ -100,7 +100,7 @@ class Step:
             rows.append(_row(planned, page_size, None if matcher is None else mask_row))
             if matcher is not None:
                 rid = planned.sequence.request.rid
-                budget = rules.max_drafts(planned.sequence) + 1
+                budget = rules.mask_budget(planned.sequence)
                 masks.append(MaskRequest(rid, matcher, mask_row, tuple(planned.drafts), budget))
                 mask_row += 1 + len(planned.drafts)
         return ScheduledBatch(rows, list(self.copies)), masks
