@@ -149,6 +149,8 @@ class Planner:
     def _draft(self, step: Step) -> None:
         """Guesses take what is left of the budget and of the pages, and push nobody out."""
         for row in list(step.rows.values()):
+            if row.num_given:  # it tells of given tokens, which drafts are not
+                continue
             sequence = row.sequence
             limit = min(step.left, self.rules.max_drafts(sequence), MAX_DRAFTS)
             if limit <= 0 or not row.samples or sequence.law or sequence.is_thinking:

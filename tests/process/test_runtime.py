@@ -35,21 +35,23 @@ from radixgen import (
 from radixgen.launch import RuntimeProcess, make_config
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+CONTEXT = 4096
+NUM_PAGES = 1000
+LONG = SamplingParams(temperature=0, max_tokens=3000, ignore_eos=True)  # takes seconds
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model"))
+    return write_tiny_model(tmp_path_factory.mktemp("model"), max_position_embeddings=CONTEXT)
 
 
 @pytest.fixture(scope="module")
 def runtime(model: Path) -> Iterator[Runtime]:
-    with Runtime(model, num_pages=400, threads=1) as runtime:
+    with Runtime(model, num_pages=NUM_PAGES, threads=1) as runtime:
         yield runtime
 
 
-def wait_until(condition: Any, seconds: float = 5.0) -> None:
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
     """Poll until `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -138,6 +140,14 @@ def test_scores_are_those_of_the_prompt(runtime: Runtime) -> None:
     assert scored.totals[0] == pytest.approx(sum(expected), abs=1e-4)
 
 
+def test_a_prompt_is_scored_as_well_when_much_of_its_future_is_known(runtime: Runtime) -> None:
+    """Drafts are of the future: nothing is told of them as of the prompt."""
+    prompt = "one two one two one two one two"
+    rows = [runtime.generate(prompt, GREEDY, prompt_logprobs=1).prompt_logprobs for _ in range(4)]
+    assert [len(row) for row in rows] == [len(prompt)] * 4
+    assert rows[0] == rows[3]
+
+
 def test_chat_is_generate_on_the_template(runtime: Runtime) -> None:
     messages = [{"role": "user", "content": "hi"}]
     ids = runtime.tokenizer.chat(messages)
@@ -165,7 +175,7 @@ def test_abort_gives_what_there_is(runtime: Runtime) -> None:
     result = rest[-1].result
     assert result is not None
     assert result.finish_reason is FinishReason.ABORT
-    assert 0 < len(result.token_ids) < 400
+    assert 0 < len(result.token_ids) < 3000
     assert result.text == "".join(piece.text for piece in rest)
     runtime.abort("cut")  # it is gone, and that is no error
 
@@ -183,7 +193,7 @@ def test_a_closed_or_dropped_generator_is_aborted(runtime: Runtime) -> None:
 
 def test_a_failing_prompt_of_a_list_ends_the_others(runtime: Runtime) -> None:
     with pytest.raises(PromptTooLong):
-        runtime.generate(["fine", "x" * 5000], LONG)
+        runtime.generate(["fine", "x" * 2 * CONTEXT], LONG)
     wait_until(lambda: is_idle(runtime))
 
 
@@ -228,7 +238,7 @@ def test_the_async_twin(model: Path, runtime: Runtime) -> None:
     expected = runtime.generate("async", GREEDY).token_ids
 
     async def work() -> None:
-        async with AsyncRuntime(model, num_pages=100, threads=1) as rt:
+        async with AsyncRuntime(model, num_pages=300, threads=1) as rt:
             assert (await rt.generate("async", GREEDY)).token_ids == expected
             both = await asyncio.gather(rt.generate(["async", "b"], GREEDY), rt.stats())
             assert both[0][0].token_ids == expected
@@ -273,7 +283,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([-1], {}, InvalidRequest, "token id -1"),
     ([2**31], {}, InvalidRequest, "neither text nor a token id"),
     ("a\ud800b", {}, InvalidRequest, r"lone surrogate \(U\+D800 at character 1\)"),
-    ("x" * 512, {}, PromptTooLong, "512 tokens and 511 fit the context of 512"),
+    ("x" * CONTEXT, {}, PromptTooLong, "4096 tokens and 4095 fit the context of 4096"),
     ("x" * 10_000_000, {}, PromptTooLong, "fit the context"),
     ("x", {"temprature": 1}, InvalidRequest, "did you mean 'temperature'"),
     ("x", {"temperature": math.nan}, InvalidRequest, "temperature=nan"),
@@ -316,7 +326,7 @@ def test_wrong_scores_and_chats_are_refused(runtime: Runtime) -> None:
         with pytest.raises(InvalidRequest, match=said):
             unchecked.score(prefix, continuations)
     with pytest.raises(PromptTooLong):
-        runtime.score("x" * 500, ["y" * 20])
+        runtime.score("x" * (CONTEXT - 12), ["y" * 20])
     with pytest.raises(PromptTooLong, match=r"messages\[0\]"):
         runtime.chat([{"role": "user", "content": "x" * 10_000_000}])
     for messages in ([], "hi", ["hi"], [{"content": "x"}], [{"role": "user", "content": "\udc00"}]):
@@ -360,7 +370,7 @@ def test_after_everything_no_page_is_lost(runtime: Runtime) -> None:
     wait_until(lambda: is_idle(runtime))
     runtime.flush_cache()
     stats = runtime.stats()
-    assert stats["free_pages"] == stats["total_pages"] == 400
+    assert stats["free_pages"] == stats["total_pages"] == NUM_PAGES
     assert stats["failed_steps"] == 0
 
 
@@ -421,19 +431,19 @@ def test_before_and_after_calls_are_refused(model: Path) -> None:
 
 
 def test_draining_lets_open_requests_finish(model: Path) -> None:
-    runtime = Runtime(model, num_pages=100, threads=1).start()
+    runtime = Runtime(model, num_pages=300, threads=1).start()
     results = []
     worker = threading.Thread(target=lambda: results.append(runtime.generate("x", LONG)))
     worker.start()
     wait_until(lambda: not is_idle(runtime))
     runtime.shutdown(drain=True)
-    worker.join(10)
+    worker.join(120)
     assert results[0].finish_reason is FinishReason.LENGTH
-    assert len(results[0].token_ids) == 400
+    assert len(results[0].token_ids) == 3000
 
 
 def test_ending_without_draining_aborts(model: Path) -> None:
-    runtime = Runtime(model, num_pages=100, threads=1).start()
+    runtime = Runtime(model, num_pages=300, threads=1).start()
     pieces = runtime.generate("x", LONG, stream=True)
     next(pieces)
     runtime.shutdown()
