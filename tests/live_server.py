@@ -17,6 +17,8 @@ import httpx2
 from helpers import write_tiny_model
 
 START_SECONDS = 120.0
+CONTEXT = 16384  # of the tiny model
+NUM_PAGES = 2000  # of the shared server
 
 
 class LiveServer:
@@ -54,7 +56,7 @@ class LiveServer:
             self.lines += self.process.stderr
 
     def client(self, **options: object) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
+        return httpx2.Client(base_url=self.url, timeout=120, **options)  # type: ignore[arg-type]
 
     def runtime_pid(self) -> int:
         """The pid of the runtime, which is the server's child."""
@@ -79,20 +81,20 @@ class LiveServer:
 
 @functools.cache
 def tiny_model() -> Path:
-    """A random model with a context of 2048 tokens and a byte tokenizer."""
+    """A random model with a byte tokenizer, and a context that takes longer to fill than a test."""
     parent = tempfile.mkdtemp(prefix="radixgen-test-")
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     folder = Path(parent) / "tiny"
-    return write_tiny_model(folder, max_position_embeddings=2048)
+    return write_tiny_model(folder, max_position_embeddings=CONTEXT)
 
 
 @functools.cache
 def shared_server() -> LiveServer:
     """One server for every test that leaves it as it was; ends with the tests."""
-    return LiveServer(tiny_model(), "--set", "num_pages=1000")
+    return LiveServer(tiny_model(), "--set", f"num_pages={NUM_PAGES}")
 
 
-def wait_until(condition: "object", seconds: float = 10.0) -> None:
+def wait_until(condition: "object", seconds: float = 60.0) -> None:
     """Poll until `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]

@@ -63,7 +63,7 @@ def test_documents(runtime: Runtime) -> None:
 
 
 def test_forking_programs(runtime: Runtime) -> None:
-    options: dict[str, Any] = {"backend": runtime, "temperature": 1.0}
+    options: dict[str, Any] = {"backend": runtime, "temperature": 1.0, "seed": 3}
     scores = judge.judge.run("A text.", verdict_tokens=4, **options).ret_value
     assert set(scores) == set(judge.QUALITIES)
     assert all(1 <= score <= 10 for score in scores.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from live_server import shared_server
+from live_server import CONTEXT, shared_server
 
 from radixgen.serve.schemas import ChatAnswer, CompletionAnswer
 
@@ -193,7 +193,7 @@ def test_roles_parts_and_earlier_calls_reach_the_prompt(client: openai.OpenAI) -
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x" * 2 * CONTEXT}]}, "messages"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"extra_body": {"top_q": 1}}, "top_q"),
         ({"extra_body": {"functions": []}}, "functions"),

@@ -111,7 +111,8 @@ def test_calls_are_valid_and_their_results_are_taken(client: openai.OpenAI) -> N
         tools=[TOOL],
         tool_choice="none",
     )
-    assert again.output[0].type == "message"
+    assert all(item.type == "message" for item in again.output)
+    assert again.usage.input_tokens > answer.usage.input_tokens
 
 
 @pytest.mark.parametrize(

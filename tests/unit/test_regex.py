@@ -246,7 +246,7 @@ def test_repeats_stay_repeats() -> None:
     started = time.perf_counter()
     assert parse("(a{1000}){1000}") is Repeat(text("a"), 1_000_000, 1_000_000)
     assert isinstance(parse("(a{0,1000}b){1000}"), Repeat)
-    assert time.perf_counter() - started < 0.1
+    assert time.perf_counter() - started < 30  # where it is unrolled, it never ends
     with pytest.raises(InvalidGrammar, match="at most"):
         parse("a{99999999999999999999}")
 
@@ -254,7 +254,7 @@ def test_repeats_stay_repeats() -> None:
 def test_long_patterns_take_linear_time() -> None:
     started = time.perf_counter()
     node = utf8(parse("ab" * 50_000))
-    assert time.perf_counter() - started < 2.0  # a tenth of that on an idle machine
+    assert time.perf_counter() - started < 60  # 0.2 s on an idle machine
     assert node is literal(b"ab" * 50_000)
     with pytest.raises(InvalidGrammar, match="at most"):
         parse("a" * 200_001)
