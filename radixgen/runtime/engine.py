@@ -214,7 +214,8 @@ class Engine:
     def stats(self) -> dict[str, float]:
         """Counters since the start and gauges of now; units are in the names."""
         drafts = {} if self._drafter is None else self._drafter.stats()
-        return self.scheduler.stats() | self._stats.values() | drafts
+        grammars = {} if self.grammars is None else self.grammars.stats()
+        return self.scheduler.stats() | self._stats.values() | drafts | grammars
 
     def cache_tree(self, max_nodes: int, max_preview: int) -> tuple[CacheNode, ...]:
         """The largest nodes of the radix tree, and the first tokens of their edges."""

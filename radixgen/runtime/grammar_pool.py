@@ -51,8 +51,10 @@ class GrammarPool:
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
         self._rest = 0.0
-        self.num_compiled = 0
         self.num_refused = 0
+        self.num_cached = 0  # constraints that had been compiled before
+        self.num_compiled = 0  # constraints that had not
+        self.compile_seconds = 0.0  # of these, the process that tries them included
 
     @property
     def has_ready(self) -> bool:
@@ -61,6 +63,16 @@ class GrammarPool:
     @property
     def num_waiting(self) -> int:
         return len(self._wanted)
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start, and how many requests wait for their grammar now."""
+        return {
+            "compiled_grammars": self.num_compiled,
+            "cached_grammars": self.num_cached,
+            "refused_grammars": self.num_refused,
+            "grammar_compile_seconds": self.compile_seconds,
+            "waiting_grammars": self.num_waiting,
+        }
 
     def submit(self, rid: str, *specs: GrammarSpec | None) -> None:
         """Compile a request's constraints; the outcome comes by `take`."""
@@ -90,7 +102,6 @@ class GrammarPool:
             self._rest = 0.0
             grammars = tuple(None if spec is None else self._compile(spec) for spec in specs)
             outcome = Outcome(rid, grammars)
-            self.num_compiled += 1
         except RadixgenError as error:
             outcome = Outcome(rid, (), error)
             self.num_refused += 1
@@ -106,13 +117,21 @@ class GrammarPool:
             if self._screen is not None:
                 self._screen.start()  # meanwhile
             self._compiler = self._make_compiler()
-        if self._screen is not None and not self._compiler.has(spec):
-            self._screen.check(spec)
-        started = time.monotonic()
-        try:
+        if self._compiler.has(spec):
+            self.num_cached += 1
             return self._compiler.compile(spec)
+        begun = time.monotonic()
+        try:
+            if self._screen is not None:
+                self._screen.check(spec)
+            started = time.monotonic()
+            try:
+                return self._compiler.compile(spec)
+            finally:
+                self._rest += REST * (time.monotonic() - started)
         finally:
-            self._rest += REST * (time.monotonic() - started)
+            self.num_compiled += 1
+            self.compile_seconds += time.monotonic() - begun
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:

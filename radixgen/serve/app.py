@@ -14,7 +14,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from radixgen.errors import RadixgenError
-from radixgen.serve import cache, chat, completions, messages, models, native, responses
+from radixgen.serve import (
+    absent,
+    cache,
+    chat,
+    completions,
+    decisions,
+    messages,
+    models,
+    native,
+    render,
+    responses,
+)
 from radixgen.serve.context import Context
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
@@ -28,15 +39,23 @@ ROUTERS = (
     completions.router,
     responses.router,
     messages.router,
+    decisions.router,
     native.router,
+    render.router,
     models.router,
     cache.router,
+    absent.router,  # last: its paths take whatever is left of theirs
 )
 
 
 def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:
     """The ASGI application of a server. `config.model_names` holds at least one name."""
-    metrics = Metrics(lambda: supervisor.stats, lambda: supervisor.num_restarts)
+    metrics = Metrics(
+        lambda: supervisor.stats,
+        lambda: supervisor.num_restarts,
+        config.metrics_compat,
+        config.model_names[0],
+    )
     context = Context(config, supervisor, metrics, Jobs(supervisor, metrics))
     app = FastAPI(
         title="radixgen",

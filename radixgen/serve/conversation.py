@@ -174,6 +174,8 @@ def _part(part: Any, param: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_json":
+        return _written_json(part.get("data"), f"{param}.data")
     if kind not in ("text", "input_text", "output_text", "refusal"):
         raise bad_request(
             f"{param} is of type {str(kind)[:32]!r}; this model reads text only", param
@@ -182,6 +184,22 @@ def _part(part: Any, param: str) -> str:
     if not isinstance(text, str):
         raise bad_request(f"{param}.text must be text", f"{param}.text")
     return text
+
+
+def _written_json(data: Any, param: str) -> str:
+    """An object, or a list of objects, as the text that the model reads."""
+    if not isinstance(data, dict | list):
+        raise bad_request(f"{param} must be an object or a list of objects", param)
+    return json.dumps(data, ensure_ascii=False)
+
+
+def turn_end(tokenizer: Tokenizer) -> int:
+    """The token that the chat template writes behind an answer."""
+    mark = "\N{SNOWMAN}"
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
+    rendered = tokenizer.render_chat(messages, add_generation_prompt=False)
+    ids = tokenizer.encode(rendered.rpartition(mark)[2], add_special_tokens=False)
+    return ids[0] if ids else tokenizer.eos_ids[0]
 
 
 def parsed_arguments(text: Any, param: str) -> Any:

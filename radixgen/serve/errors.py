@@ -154,7 +154,9 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
     return bad_request(f"{param}: {fault['msg'][:MAX_SHOWN]}", param, "invalid_type")
 
 
-_BRANCHES = frozenset({"str", "int", "float", "bool", "dict", "none", "nullable"})
+_BRANCHES = frozenset(
+    {"str", "int", "float", "bool", "dict", "none", "nullable", "predicate", "choice", "score"}
+)
 
 
 def _dotted(path: Sequence[Any]) -> str:

@@ -24,6 +24,7 @@ logger = logging.getLogger("radixgen.serve.access")
 OPEN_PATHS = frozenset({b"/health", b"/ping", b"/ready", b"/version"})
 ADMIN_PATHS = frozenset({b"/flush_cache", b"/abort_request", b"/cache_tree"})
 ANTHROPIC_PREFIX = b"/v1/messages"
+UNREAD_PREFIXES = (b"/v1/audio/", b"/v1/files", b"/v1/images/", b"/v1/uploads")  # not served
 _ID = re.compile(rb"[A-Za-z0-9_.:\-]{1,128}")
 
 OnDone = Callable[[str, str, int, float], None]
@@ -75,7 +76,9 @@ class Gate:
         path = scope.get("raw_path") or scope["path"].encode()
         namespace = self._authenticate(path, headers)
         if scope["method"] in ("POST", "PUT"):
-            self._check_body(headers)
+            self._check_size(headers)
+            if not path.startswith(UNREAD_PREFIXES):
+                self._check_type(headers)
         return namespace
 
     def _authenticate(self, path: bytes, headers: dict[bytes, bytes]) -> str:
@@ -97,10 +100,13 @@ class Gate:
             )
         return sha256(given).hexdigest()[:16] if self._config.key_namespaces else ""
 
-    def _check_body(self, headers: dict[bytes, bytes]) -> None:
+    def _check_size(self, headers: dict[bytes, bytes]) -> None:
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._config.max_body_bytes:
             raise _too_large(self._config.max_body_bytes)
+
+    def _check_type(self, headers: dict[bytes, bytes]) -> None:
+        length = headers.get(b"content-length", b"")
         if length == b"0" or (not length and b"transfer-encoding" not in headers):
             return
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()

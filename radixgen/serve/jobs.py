@@ -14,7 +14,7 @@ from radixgen.errors import InvalidRequest, RadixgenError
 from radixgen.options import GenerateOptions, Prompt
 from radixgen.serve.metrics import Metrics
 from radixgen.serve.supervisor import Supervisor
-from radixgen.types import GenerateResult, GrammarSpec, Piece, SamplingParams
+from radixgen.types import GenerateResult, GrammarSpec, Piece, SamplingParams, ScoreResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,34 @@ class Jobs:
             for result in results:
                 self._metrics.finished(result)
             return results
+
+    async def score(self, job: Job, continuations: Sequence[Sequence[Prompt]]) -> list[ScoreResult]:
+        """The log-probabilities of each prompt's continuations. The first prompt goes alone: what
+        it shares with the others is computed once."""
+        with self._admitted(job) as client:
+            first = await self._score(client, job, 0, continuations[0])
+            tasks = [
+                asyncio.ensure_future(self._score(client, job, number, continuations[number]))
+                for number in range(1, len(job.prompts))
+            ]
+            try:
+                return [first, *await asyncio.gather(*tasks)]
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _score(
+        self, client: EngineClient, job: Job, number: int, continuations: Sequence[Prompt]
+    ) -> ScoreResult:
+        result = await client.score(
+            job.prompts[number],
+            continuations,
+            priority=job.priority,
+            namespace=job.namespace,
+            rid=job.rid_of(number),
+        )
+        self._metrics.scored(result.usage)
+        return result
 
     async def stream(self, job: Job) -> AsyncGenerator[Piece]:
         """Pieces of all prompts as they come; `piece.prompt` says whose."""

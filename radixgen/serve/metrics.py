@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from radixgen.types import FinishReason, GenerateResult
+from radixgen.serve.metrics_compat import NAMES, Mirror
+from radixgen.types import FinishReason, GenerateResult, Usage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "radixgen:"
@@ -34,17 +35,27 @@ _GAUGES = frozenset(
         "hit_rate",
         "waiting_grammars",
         "clients",
+        "page_size",
+        "draft_row_share",
     }
 )
 
 
 class Metrics:
-    """One server's. `stats` gives the runtime's numbers, `restarts` how often it was restarted."""
+    """One server's. `stats` gives the runtime's numbers, `restarts` how often it was restarted;
+    `compat`: all of it a second time, under the names of another engine."""
 
     def __init__(
-        self, stats: Callable[[], Mapping[str, float]], restarts: Callable[[], int]
+        self,
+        stats: Callable[[], Mapping[str, float]],
+        restarts: Callable[[], int],
+        compat: str | None = None,
+        model: str = "",
     ) -> None:
         self._registry = registry = CollectorRegistry()
+        self._mirror = CollectorRegistry()  # the same under other names, so that none is counted
+        if compat is not None:
+            self._mirror.register(Mirror(NAMES[compat], registry, stats, model))
 
         def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
             bounds = tuple(buckets)
@@ -59,6 +70,8 @@ class Metrics:
         )
         self._e2e = histogram("e2e_request_latency_seconds", "arrival to last token", _SECONDS)
         self._queue = histogram("queue_time_seconds", "arrival to first scheduled", _SECONDS)
+        self._prefill = histogram("prefill_time_seconds", "scheduled to first token", _SECONDS)
+        self._decode = histogram("decode_time_seconds", "first token to last token", _SECONDS)
         self._prompt = histogram("request_prompt_tokens", "of a prompt", _TOKENS)
         self._output = histogram("request_generation_tokens", "of all choices", _TOKENS)
 
@@ -90,9 +103,19 @@ class Metrics:
         self._queue.observe(usage.queue_seconds)
         if usage.completion_tokens:
             self._ttft.observe(usage.first_token_seconds)
+            self._prefill.observe(max(0.0, usage.first_token_seconds - usage.queue_seconds))
+            self._decode.observe(max(0.0, usage.total_seconds - usage.first_token_seconds))
             after = usage.completion_tokens / len(result.choices) - 1
             if after > 0:
                 self._tpot.observe((usage.total_seconds - usage.first_token_seconds) / after)
+
+    def scored(self, usage: Usage) -> None:
+        """Continuations of a prompt have been scored."""
+        self._prompt.observe(usage.prompt_tokens)
+        self._prompt_total.inc(usage.prompt_tokens)
+        self._cached_total.inc(usage.cached_tokens)
+        self._e2e.observe(usage.total_seconds)
+        self._queue.observe(usage.queue_seconds)
 
     def failed(self, code: str) -> None:
         self._failed.labels(code).inc()
@@ -109,7 +132,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._mirror)
 
 
 class _RuntimeNumbers(Collector):

@@ -23,6 +23,8 @@ from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import finite
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.render import conversation_ids
+from radixgen.serve.schemas import ChatMessage, ChatRequest, TemplateRequest, ToolDefinition
 from radixgen.serve.sglang import SglangSampling
 from radixgen.tokenizer import Tokenizer
 from radixgen.types import (
@@ -285,10 +287,17 @@ async def flush_cache(request: Request) -> Response:
 
 
 class TokenizeBody(Closed):
+    """One of `prompt`, `text` and `messages`; a conversation goes through the chat template."""
+
     model: str | None = None
     prompt: str | None = None
     text: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: list[ToolDefinition] | None = None
     add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 @router.post("/tokenize", responses=answers(None))
@@ -298,13 +307,21 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
     context = get_context(request)
     if body.model is not None:
         context.check_model(body.model)
-    if (body.prompt is None) == (body.text is None):
-        raise bad_request("give either prompt or text", "prompt")
-    text = body.text if body.prompt is None else body.prompt
-    ids = context.client.tokenizer.encode(text or "", body.add_special_tokens)
+    given = [text for text in (body.prompt, body.text) if text is not None]
+    if len(given) + (body.messages is not None) != 1:
+        raise bad_request("give exactly one of prompt, text and messages", "prompt")
+    if body.messages is None:
+        ids = context.client.tokenizer.encode(given[0], body.add_special_tokens)
+    else:
+        ids = await conversation_ids(context, _conversation(context, body))
     return json_answer(
         {"tokens": ids, "count": len(ids), "max_model_len": context.client.ready.max_context}
     )
+
+
+def _conversation(context: Context, body: TokenizeBody) -> ChatRequest:
+    fields = {name: getattr(body, name) for name in TemplateRequest.model_fields}
+    return ChatRequest(model=context.model_name, **fields)
 
 
 class DetokenizeBody(Closed):

@@ -51,11 +51,17 @@ class ResponsesRequest(RoutingFields, Bookkeeping):
 def turns_of(body: ResponsesRequest) -> list[Turn]:
     """Raises ApiError, naming the item, for what is no text, call or result of one."""
     turns = [Turn("system", body.instructions)] if body.instructions else []
-    if isinstance(body.input, str):
-        return [*turns, Turn("user", body.input)]
-    if not body.input:
+    return [*turns, *input_turns(body.input)]
+
+
+def input_turns(given: str | list[dict[str, Any]]) -> list[Turn]:
+    """The turns of an `input`: a text, or messages, calls and their results."""
+    if isinstance(given, str):
+        return [Turn("user", given)]
+    if not given:
         raise bad_request("input must hold at least one item", "input")
-    for number, item in enumerate(body.input):
+    turns: list[Turn] = []
+    for number, item in enumerate(given):
         turn = _turn(item, f"input[{number}]")
         if turn.calls and turns and turns[-1].role == "assistant":
             last = turns.pop()  # text and calls of one answer are one turn

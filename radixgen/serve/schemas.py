@@ -83,7 +83,27 @@ class ChatRequest(SamplingFields, ConstraintFields, RoutingFields, Bookkeeping):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class TemplateRequest(Closed):
+    """`POST /apply-template`"""
+
+    messages: list[ChatMessage]
+    tools: list[ToolDefinition] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
 # ---- answers ----
+
+
+class TemplateAnswer(BaseModel):
+    prompt: str
+
+
+class RenderAnswer(TemplateAnswer):
+    token_ids: list[int]
+    count: int
+    max_model_len: int
 
 
 class PromptTokensDetails(BaseModel):
@@ -186,6 +206,47 @@ class ChatAnswer(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: UsageAnswer
+
+
+class LabelMass(BaseModel):
+    label_mass: float
+
+
+class DecidedAnswer(BaseModel):
+    """An answer to one question; which fields there are depends on its type."""
+
+    type: Literal["predicate", "choice", "score"]
+    name: str | None
+    probability: float | None = None
+    choice: str | bool | None = None
+    score: float | None = None
+    confidence: float | None = None
+    probabilities: list[dict[str, Any]] | None = None
+    diagnostics: LabelMass
+
+
+class ResponsesInputDetails(BaseModel):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ResponsesOutputDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class ResponsesUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: ResponsesInputDetails
+    output_tokens: int
+    output_tokens_details: ResponsesOutputDetails
+    total_tokens: int
+
+
+class DecisionAnswer(BaseModel):
+    object: Literal["decision"]
+    model: str
+    answers: list[DecidedAnswer]
+    usage: ResponsesUsage
 
 
 class ModelCard(BaseModel):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from radixgen.errors import ConfigError
 
 MAX_SALT_CHARS = 256
+METRICS_COMPAT = ("vllm", "sglang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,8 @@ class ServeConfig:
     api_keys: tuple[str, ...] = ()  # none: everybody may come in
     admin_key: str | None = None  # for flush, abort and cache routes; None: the API keys do
     open_metrics: bool = False  # /metrics without a key
+    metrics_compat: str | None = None  # /metrics under the names of "vllm" or "sglang" as well
+    traces_endpoint: str | None = None  # an OTLP collector's URL for traces
     key_namespaces: bool = False  # prefixes are shared within one API key only
     max_open: int = 4096  # prompts that run or wait at once; more are answered 429
     max_body_bytes: int = 16 << 20
@@ -29,6 +32,9 @@ class ServeConfig:
         for name in ("max_open", "max_body_bytes", "max_choices", "max_prompts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.metrics_compat not in (None, *METRICS_COMPAT):
+            known = ", ".join(METRICS_COMPAT)
+            raise ConfigError(f"metrics_compat={self.metrics_compat!r} is none of {known}")
         for name in ("ping_seconds", "request_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -124,7 +124,7 @@ class Supervisor:
                 await self._restart()
                 continue
             try:
-                self.stats = await client.stats()
+                self.stats = await client.stats() | {"page_size": client.ready.page_size}
                 self._heard = time.monotonic()
             except RuntimeUnavailable as error:
                 logger.error("the runtime is lost: %s", error)
