@@ -16,9 +16,10 @@ from radixgen.types import WIRE, shown, unknown_name
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
-JumpForward = Literal["exact", "off"]
-"""What becomes of text that a grammar forces. `exact`: it is guessed and verified, so that
-outputs are those without it. `off`: nothing."""
+JumpForward = Literal["exact", "fast", "off"]
+"""What becomes of text that a grammar forces. `exact`: guessed and verified, the outputs are those
+without it. `fast`: taken as the tokenizer spells it, unverified; every output still obeys, but the
+law of outputs changes, for the model might have spelled it otherwise. `off`: nothing."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -85,7 +86,7 @@ class ScheduleConfig:
     max_queue: int = 16384  # waiting requests before Overloaded
     ageing: float = 1.0  # priority gained for each second of waiting
     max_preemptions: int = 3  # after which a sequence is immune
-    jump_forward: JumpForward = "exact"  # draft text that a grammar forces; changes no output
+    jump_forward: JumpForward = "exact"  # "fast" changes the law of outputs; the others do not
     prompt_lookup: bool = True  # draft what followed the same tokens before; changes no output
     suffix_drafts: bool = True  # draft what other outputs of the kind went on with; likewise
 

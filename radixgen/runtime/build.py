@@ -3,6 +3,7 @@
 The one place that knows all of them. It loads torch, so it is imported late.
 """
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,8 @@ from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
 from radixgen.types import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,10 @@ def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
     if not (jumps or schedule.prompt_lookup or schedule.suffix_drafts):
         return None
     if schedule.jump_forward == "fast":
-        logger.info("jump_forward='fast': text that a grammar forces is not verified, which changes the law of outputs")
+        logger.info("jump_forward='fast' changes the law of constrained outputs")
     return Drafter(
         tokenizer,
-        jump_forward=jumps,
-        unverified=schedule.jump_forward == "fast",
+        jump_forward=schedule.jump_forward,
         prompt_lookup=schedule.prompt_lookup,
         suffix_drafts=schedule.suffix_drafts,
     )

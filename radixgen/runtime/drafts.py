@@ -18,6 +18,7 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Protocol
 
+from radixgen.config import JumpForward
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.runtime import suffixes
 from radixgen.runtime.suffixes import Recent, Shelf
@@ -249,15 +250,16 @@ def kin_key(sequence: SequenceState) -> Hashable:
 
 
 class Drafter:
-    """See `radixgen.schedule.request.Drafter`. `jump_forward` drafts text that a grammar forces,
-    `prompt_lookup` what followed the same tokens before, in prompt or output (A. Saxena, Prompt
-    Lookup Decoding, 2023), `suffix_drafts` what followed them in other outputs of the kind."""
+    """See `radixgen.schedule.request.Drafter`. `jump_forward` drafts text that a grammar forces, or
+    hands it out to be taken unverified ("fast"); `prompt_lookup` drafts what followed the same
+    tokens before, in prompt or output (A. Saxena, Prompt Lookup Decoding, 2023), `suffix_drafts`
+    what followed them in other outputs of the kind."""
 
     def __init__(
         self,
         text: Text,
         *,
-        jump_forward: bool = True,
+        jump_forward: JumpForward = "exact",
         prompt_lookup: bool = True,
         suffix_drafts: bool = True,
     ) -> None:
@@ -281,6 +283,22 @@ class Drafter:
             pass
         memory.kinds = guess.kinds
         return guess.drafts
+
+    def jump(self, sequence: SequenceState, limit: int) -> list[int]:
+        """Forced text as the tokenizer spells it, up to where its last token might merge with what
+        follows, if all of it leaves enough tokens to complete the text."""
+        if self._jump_forward != "fast" or not isinstance(sequence.matcher, GrammarMatcher):
+            return []
+        path, tokens = sequence.matcher.fork(), list[int]()
+        forced = path.forced_bytes()[:MAX_FORCED]
+        for token in self._speller.spell(sequence.tokens, forced) if forced else ():
+            if len(tokens) == limit or not path.accept_token(token):
+                break
+            tokens.append(token)
+        if tokens and not path.is_finished():
+            path.rollback(1)
+            tokens.pop()
+        return tokens if path.shortest_completion() <= limit + 1 - len(tokens) else []
 
     def learn(self, sequence: SequenceState, drafts: Sequence[int], num_accepted: int) -> None:
         """Count the accepted drafts and the first refused one; those behind it say nothing."""
@@ -335,7 +353,7 @@ class Drafter:
 
     def _extend(self, guess: "_Guess") -> bool:
         """Add one run of drafts; False when there is no more to add."""
-        if self._jump_forward and guess.matcher is not None:
+        if self._jump_forward == "exact" and guess.matcher is not None:
             forced = guess.matcher.forced_bytes()[:MAX_FORCED]
             if forced:
                 return guess.add(*self._spell(guess, forced))

@@ -168,6 +168,12 @@ class Request:
         )
 
     @property
+    def is_hinted(self) -> bool:
+        """Whether its hint says anything of the future."""
+        hint = self.hint
+        return hint is not None and bool(hint.last_use or hint.forks or hint.tool_seconds)
+
+    @property
     def num_choices(self) -> int:
         return self.sampling.n if self.continuations is None else len(self.continuations)
 

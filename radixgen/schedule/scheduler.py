@@ -39,7 +39,7 @@ from radixgen.schedule.request import (
     ThoughtRules,
 )
 from radixgen.schedule.step import MaskRequest, PlannedRow, Step
-from radixgen.types import CacheHint, FinishReason
+from radixgen.types import FinishReason
 
 _SEEDS = 2**64
 _COUNTERS = (
@@ -122,7 +122,7 @@ class Scheduler:
         request.open_choices = set(range(request.num_choices))
         sequence = self._begin(request, 0)
         self._num_added += 1
-        self._counts["hinted_requests"] += _says_something(request.hint)
+        self._counts["hinted_requests"] += request.is_hinted
         self.requests[request.rid] = request
         if request.waiting_for_grammar:
             sequence.status = Status.WAITING_FOR_GRAMMAR
@@ -447,8 +447,3 @@ class Scheduler:
     def _retry_after(self) -> float:
         """Seconds that a request takes of late, from arrival to end."""
         return min(max(self._seconds, 1.0), 60.0)
-
-
-def _says_something(hint: CacheHint | None) -> bool:
-    """Whether a hint says anything of the future."""
-    return hint is not None and bool(hint.last_use or hint.forks or hint.tool_seconds)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import time
 from array import array
 from collections import Counter
@@ -15,11 +16,11 @@ from scheduling import HashModel, expect_empty, terminals_of, tokens_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
-from radixgen.config import ScheduleConfig, from_settings
+from radixgen.config import JumpForward, ScheduleConfig, from_settings
 from radixgen.errors import ConfigError
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
-from radixgen.messages import GenerateRequest, RequestFinished
+from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.build import build_engine
 from radixgen.runtime.drafts import Drafter, StepCosts
 from radixgen.runtime.engine import Engine
@@ -131,7 +132,7 @@ def test_the_same_tokens_in_fewer_steps(max_tokens: int, num_pages: int) -> None
 @pytest.mark.parametrize("spec", [SPECS[0], None])
 def test_what_was_written_before_is_verified_at_once(spec: GrammarSpec | None) -> None:
     """A request that comes again, the cache emptied, is drafted from its own first answer."""
-    settings = {"jump_forward": False, "prompt_lookup": False}
+    settings: Any = {"jump_forward": "off", "prompt_lookup": False}
     plain, drafting = make_engine(None), make_engine(Drafter(LongestFirst(), **settings))
     sampling = SamplingParams(max_tokens=70, seed=5)
     found, steps = {}, {}
@@ -148,6 +149,62 @@ def test_what_was_written_before_is_verified_at_once(spec: GrammarSpec | None) -
     assert steps["plain", "a"] == steps["plain", "b"]
     assert steps["drafting", "b"] < 0.5 * steps["plain", "a"]
     assert steps["drafting", "c"] == steps["drafting", "a"], "namespaces learn nothing of others"
+
+
+FORCED = GrammarSpec("regex", r"the name is true, the kind is (name|12)[.!] That is all[.]")
+
+
+def forced_run(jump_forward: JumpForward) -> tuple[Engine, list[Event]]:
+    engine = make_engine(Drafter(LongestFirst(), jump_forward=jump_forward, suffix_drafts=False))
+    for number in range(4):
+        sampling = SamplingParams(max_tokens=80, seed=number, n=2)
+        engine.add(GenerateRequest(f"r{number}", sampling, FORCED), array("i", [number] * 6))
+    return engine, drive(engine)
+
+
+def test_unverified_text_is_spelled_as_the_tokenizer_would() -> None:
+    engine, events = forced_run("fast")
+    plain, verified = forced_run("exact")
+    assert engine.stats()["jumped_tokens"] > 0 == plain.stats()["jumped_tokens"]
+    outputs = tokens_of(events)
+    assert outputs.keys() == tokens_of(verified).keys()
+    usage = {
+        e.rid: e.usage for e in terminals_of(events).values() if isinstance(e, RequestFinished)
+    }
+    for (rid, index), tokens in outputs.items():
+        text = b"".join(TOKENS[token] or b"" for token in tokens).decode()
+        assert re.fullmatch(FORCED.source, text)
+        assert ends_of(events)[rid, index] is FinishReason.STOP
+        assert usage[rid].completion_tokens == len(outputs[rid, 0]) + len(outputs[rid, 1])
+        first = tokens[:1]  # drawn; what is forced behind it is spelled as a tokenizer would
+        spelled = LongestFirst().encode(text[len(TOKENS[first[0]] or b"") :])
+        assert tokens[1:6] == spelled[:5]
+    expect_empty(engine.scheduler)
+
+
+def test_unverified_text_keeps_within_max_tokens() -> None:
+    """Where the tokenizer's spelling is too long to finish in time, the shortest one is drawn."""
+    ends: list[Any] = []
+    for most in range(20, 60, 3):
+        engine = make_engine(Drafter(LongestFirst(), jump_forward="fast"))
+        sampling = SamplingParams(max_tokens=most, seed=most)
+        engine.add(GenerateRequest("r", sampling, FORCED), array("i", [1, 2]))
+        events = drive(engine)
+        ends.append(terminals_of(events)["r"])
+        if isinstance(ends[-1], RequestFinished):
+            text = b"".join(TOKENS[token] or b"" for token in tokens_of(events)["r", 0])
+            assert re.fullmatch(FORCED.source, text.decode())
+            assert len(tokens_of(events)["r", 0]) <= most
+    assert isinstance(ends[0], RequestFailed)
+    assert isinstance(ends[-1], RequestFinished)
+
+
+def test_tokens_whose_logprobs_are_wanted_are_verified() -> None:
+    engine = make_engine(Drafter(LongestFirst(), jump_forward="fast"))
+    sampling = SamplingParams(max_tokens=80, seed=1, logprobs=0)
+    engine.add(GenerateRequest("r", sampling, FORCED), array("i", [1, 2]))
+    drive(engine)
+    assert engine.stats()["jumped_tokens"] == 0
 
 
 def test_an_abort_between_verifications_leaves_nothing() -> None:
@@ -185,9 +242,9 @@ def test_a_complete_text_that_could_go_on_needs_its_end_token() -> None:
 
 def test_drafts_can_be_switched_off() -> None:
     assert from_settings().schedule.jump_forward == "exact"
-    with pytest.raises(ConfigError, match=r"jump_forward=False: .*'exact' or 'off'"):
+    with pytest.raises(ConfigError, match=r"jump_forward=False: .*'exact', 'fast' or 'off'"):
         from_settings(jump_forward=False)
-    off = {"jump_forward": False, "prompt_lookup": False, "suffix_drafts": False}
+    off: Any = {"jump_forward": "off", "prompt_lookup": False, "suffix_drafts": False}
     engine = make_engine(Drafter(LongestFirst(), **off))
     add_crowd(engine, 70)
     drive(engine)
