@@ -1,9 +1,10 @@
-"""What can be known of a constraint without a model: whether it can be kept, and what it forces.
+"""What is known of a constraint without a model: whether it can be kept, was kept, what it forces.
 
 Knows grammars; no backend, no vocabulary.
 """
 
 import contextlib
+import json
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -24,6 +25,25 @@ def check_constraint(spec: GrammarSpec) -> None:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
     except RecursionError:
         raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
+
+
+def is_kept(spec: GrammarSpec, text: str) -> bool:
+    """Whether a text that somebody else generated is whole under its constraint. Of JSON it is only
+    asked that it parses: its layout is the generator's, its members are checked where it is read.
+    """
+    if spec.kind == "json_schema":
+        return _is_json(text)
+    automaton = Automaton()
+    state = automaton.run(automaton.start(build(spec, RuleSet())), text.encode())
+    return state is not None and automaton.is_accepting(state)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 class ForcedText:

@@ -14,7 +14,7 @@ from radixgen.lang.backends.remote import (
     limit,
     messages_of,
     optional_import,
-    refuse_cut,
+    refuse_broken,
     refuse_options,
     refuse_select,
     running_thread,
@@ -51,7 +51,8 @@ class Anthropic:
         self.loop: asyncio.AbstractEventLoop = self._thread.loop
 
     def close(self) -> None:
-        """End the backend's thread."""
+        """Close its connections and end its thread."""
+        self._thread.run(self._client.close())
         self._thread.stop()
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -110,7 +111,7 @@ class Anthropic:
             raise
         except Exception as error:  # whatever the SDK raises, told in our words
             raise translated(error, self.who) from error
-        refuse_cut(gen, message.stop_reason, self.who)
+        refuse_broken(gen, "".join(pieces), message.stop_reason, self.who)
         cached = message.usage.cache_read_input_tokens or 0
         meta = {
             "finish_reason": _FINISH.get(message.stop_reason, message.stop_reason),

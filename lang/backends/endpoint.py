@@ -16,18 +16,18 @@ from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.lang.backends.protocol import Generation, Push, Scored
 from radixgen.lang.backends.remote import (
     optional_import,
-    refuse_cut,
+    refuse_broken,
     running_thread,
     stops,
     translated,
 )
+from radixgen.lang.backends.served_tokenizer import load_same
 from radixgen.lang.backends.spelling import spelled_ids
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint
 from radixgen.lang.conversation import Conversation, Encode
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
-from radixgen.tokenizer import Tokenizer
 from radixgen.types import CacheHint, GrammarSpec, SamplingParams
 
 TIMEOUT_SECONDS = 600.0
@@ -47,9 +47,10 @@ _SAME = (
 
 class RuntimeEndpoint:
     """The server at `base_url`. `tokenizer`: the path of its model or tokenizer, where the server's
-    own answer to that is not a path on this machine.
+    own name of it does not lead there: it may be a path, a hub id that was fetched before, or the
+    embedded model.
 
-    Raises RuntimeUnavailable when nobody answers.
+    Raises RuntimeUnavailable when nobody answers, InvalidRequest for another model's tokenizer.
     """
 
     def __init__(
@@ -86,19 +87,13 @@ class RuntimeEndpoint:
         self._aborting: set[asyncio.Task[None]] = set()
         try:
             self.info = self._thread.run(self._model_info())
-            self.tokenizer = self._load(tokenizer)
+            self.tokenizer = self._thread.run(load_same(tokenizer, self.info, self._post, self.who))
         except BaseException:
             self.close()
             raise
         self.encode: Encode | None = self._encode if self.tokenizer else None
         templated = self.tokenizer is not None and self.tokenizer.has_chat_template
         self.chat = ChatFormat(self._render) if templated else None
-
-    def _load(self, given: str | Path | None) -> Tokenizer | None:
-        place = given or self.info.get("tokenizer_path") or self.info.get("model_path")
-        if given is None and not (place and Path(place).exists()):
-            return None
-        return Tokenizer.load(Path(str(place)))
 
     def _render(self, messages: list[dict[str, str]], generation: bool) -> str:
         assert self.tokenizer is not None
@@ -194,7 +189,7 @@ class RuntimeEndpoint:
             raise
         generations = [self._generation(answer) for answer in answers]
         for generation in generations:
-            refuse_cut(gen, generation.meta["finish_reason"], self.who)
+            refuse_broken(gen, generation.text, generation.meta["finish_reason"], self.who)
         return generations
 
     async def _answers(self, body: dict[str, Any], *, many: bool, push: Push) -> list[Any]:

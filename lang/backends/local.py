@@ -91,8 +91,7 @@ class LocalBackend:
             "total_seconds": result.usage.total_seconds,
         }
         if choice.logprobs:
-            meta["output_token_logprobs"] = [(p.logprob, p.token_id) for p in choice.logprobs]
-            meta["output_top_logprobs"] = [list(p.top) for p in choice.logprobs]
+            meta |= _logprobs(choice)
         return Generation(choice.text, ids, meta, tail)
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
@@ -135,6 +134,17 @@ class LocalBackend:
             "num_pages": ready.num_pages,
             "stats": await self.client.stats(),
         }
+
+
+def _logprobs(choice: Choice) -> dict[str, Any]:
+    """(log-probability, token id, None) of each token and of the likeliest in its place: SGLang's
+    rows, whose third entry is a text."""
+    return {
+        "output_token_logprobs": [(p.logprob, p.token_id, None) for p in choice.logprobs],
+        "output_top_logprobs": [
+            [(logprob, token_id, None) for token_id, logprob in p.top] for p in choice.logprobs
+        ],
+    }
 
 
 def _sampling(gen: Gen) -> SamplingParams:

@@ -15,7 +15,7 @@ from radixgen.lang.backends.remote import (
     limit,
     messages_of,
     optional_import,
-    refuse_cut,
+    refuse_broken,
     refuse_options,
     refuse_select,
     running_thread,
@@ -41,8 +41,10 @@ class OpenAI:
     chat = None
     encode = None
 
-    def __init__(self, model_name: str, is_chat_model: bool = True, **client_options: Any) -> None:
-        if not is_chat_model:
+    def __init__(
+        self, model_name: str, is_chat_model: bool | None = None, **client_options: Any
+    ) -> None:
+        if is_chat_model is False:
             raise InvalidRequest(
                 "only chat models: completion models are served by RuntimeEndpoint", "is_chat_model"
             )
@@ -63,8 +65,12 @@ class OpenAI:
         return create
 
     def close(self) -> None:
-        """End the backend's thread."""
+        """Close its connections and end its thread."""
+        self._thread.run(self._disconnect())
         self._thread.stop()
+
+    async def _disconnect(self) -> None:
+        await self._client.close()
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return ""
@@ -132,7 +138,7 @@ class OpenAI:
         except Exception as error:  # whatever the SDK raises, told in our words
             raise translated(error, self.who) from error
         for generation in generations:
-            refuse_cut(gen, generation.meta["finish_reason"], self.who)
+            refuse_broken(gen, generation.text, generation.meta["finish_reason"], self.who)
         return generations
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
@@ -149,10 +155,17 @@ class OpenAI:
 
 
 class LiteLLM(OpenAI):
-    """Any model that LiteLLM reaches. `call_options` go with every call (api_key, api_base …)."""
+    """Any model that LiteLLM reaches. `call_options` go with every call (api_key, api_base …).
 
-    def __init__(self, model_name: str, **call_options: Any) -> None:
+    `json_schemas`: whether the model keeps them; None: what LiteLLM knows of it, which is nothing
+    for a server of one's own.
+    """
+
+    def __init__(
+        self, model_name: str, *, json_schemas: bool | None = None, **call_options: Any
+    ) -> None:
         super().__init__(model_name, **call_options)
+        self._json_schemas = json_schemas
 
     def _connect(self, client_options: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
         self._litellm = optional_import("litellm", "litellm", "LiteLLM()")
@@ -164,6 +177,12 @@ class LiteLLM(OpenAI):
 
         return create
 
+    async def _disconnect(self) -> None:
+        """LiteLLM keeps clients of its own for each event loop."""
+        close = getattr(self._litellm, "close_litellm_async_clients", None)
+        if close is not None:
+            await close()
+
     def constraint(self, gen: Gen) -> dict[str, Any]:
         if gen.grammar is None:
             return {}
@@ -173,9 +192,18 @@ class LiteLLM(OpenAI):
                 "or run on a radixgen runtime",
                 "grammar",
             )
-        if not self._litellm.supports_response_schema(model=self.model_name):
-            raise InvalidRequest(f"{self.who}: this model does not keep JSON schemas", "grammar")
+        if not self._keeps_schemas():
+            raise InvalidRequest(
+                f"{self.who}: LiteLLM does not know that this model keeps JSON schemas; if it "
+                "does, say LiteLLM(…, json_schemas=True)",
+                "grammar",
+            )
         return super().constraint(gen)
+
+    def _keeps_schemas(self) -> bool:
+        if self._json_schemas is not None:
+            return self._json_schemas
+        return bool(self._litellm.supports_response_schema(model=self.model_name))
 
 
 def _of_completion(completion: Any) -> list[Generation]:

@@ -17,9 +17,11 @@ from radixgen.errors import (
     RadixgenError,
     RuntimeUnavailable,
 )
+from radixgen.lang.constraints import is_kept
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import DEFAULT_MAX_TOKENS, Gen, GenOptions, Select, as_texts
 from radixgen.threads import LoopThread
+from radixgen.types import shown
 
 _OFF: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
     "min_tokens": (0,),
@@ -113,11 +115,9 @@ def messages_of(conversation: Conversation, who: str, *, prefill: bool) -> list[
 
 def json_schema_of(gen: Gen) -> dict[str, Any] | None:
     """The schema of a gen's constraint as an object, None for another kind or for no constraint."""
-    if gen.grammar is None or gen.grammar.kind not in ("json_schema", "choice"):
+    if gen.grammar is None or gen.grammar.kind != "json_schema":
         return None
     source = json.loads(gen.grammar.source)
-    if gen.grammar.kind == "choice":
-        return {"enum": source}
     return source if isinstance(source, dict) else {}
 
 
@@ -145,12 +145,18 @@ def _retry_after(response: Any) -> float:
         return 1.0
 
 
-def refuse_cut(gen: Gen, finish: str | None, who: str) -> None:
-    """Raises RadixgenError when a constrained answer ended before it was whole."""
-    if gen.grammar is not None and finish in ("length", "max_tokens"):
-        raise RadixgenError(
-            f"{who} stopped at max_tokens={gen.options.max_tokens} before the answer met its "
-            "constraint: give it more"
-        )
+def refuse_broken(gen: Gen, text: str, finish: str | None, who: str) -> None:
+    """Raises RadixgenError for an answer that was declined, cut before it was whole, or does not
+    keep its constraint: what an API ignores is not passed on. An answer that a stop string may have
+    ended is only looked at when it was cut."""
     if finish in ("content_filter", "refusal"):
         raise RadixgenError(f"{who} declined to answer ({finish})")
+    cut = finish in ("length", "max_tokens")
+    if gen.grammar is None or (stops(gen) and not cut) or is_kept(gen.grammar, text):
+        return
+    if cut:
+        raise RadixgenError(
+            f"{who} stopped at max_tokens={limit(gen)} before the answer met its constraint: give "
+            "it more"
+        )
+    raise RadixgenError(f"{who} did not keep the constraint; it answered {shown(text)}")

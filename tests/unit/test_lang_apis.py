@@ -320,17 +320,17 @@ def test_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
         constraint: Any = {"regex": regex} if regex else {"schema": Literal["a", "b"]}
         s += user("?") + assistant(gen("a", **constraint))
 
-    for keeps in (True, False):
+    for keeps, said in ((True, None), (False, None), (False, True)):
         module, calls = fake_litellm(keeps)
         monkeypatch.setitem(sys.modules, "litellm", module)
-        backend = LiteLLM("x/y", api_key="k")
+        backend = LiteLLM("x/y", json_schemas=said, api_key="k")
         try:
-            if keeps:
+            if keeps or said:
                 assert program.run(backend=backend)["a"] == "a"
                 assert calls[0]["drop_params"] is False
                 assert calls[0]["api_key"] == "k"
             else:
-                with pytest.raises(InvalidRequest, match="does not keep JSON schemas"):
+                with pytest.raises(InvalidRequest, match="json_schemas=True"):
                     program.run(backend=backend)
             with pytest.raises(InvalidRequest, match="cannot keep a regex"):
                 program.run(regex="x", backend=backend)
