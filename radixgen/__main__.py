@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from radixgen.cli import cache, common, grammar
+from radixgen.cli import bench, cache, common, grammar
 from radixgen.cli.chat import chat
 from radixgen.cli.complete import complete
 from radixgen.cli.demo import demo
@@ -31,6 +31,7 @@ app.command()(complete)
 app.command()(run)
 app.command()(serve)
 app.command("run-batch")(run_batch)
+app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
 app.add_typer(grammar.app, name="grammar")
 app.command("collect-env")(collect_env)
