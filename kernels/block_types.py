@@ -1,6 +1,7 @@
 """Block types of GGUF files that weights may come in. Knows sizes, not how they are multiplied."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,24 +34,35 @@ FORMS: dict[str, Form] = {
 # (weights a block, bytes a block)
 BLOCK_SIZES = {kind: (form.weights, form.num_bytes) for kind, form in FORMS.items()}
 
+# The form in which a product's input meets packed weights, and its bits. Whole numbers have a scale
+# for each group of columns; float32 is the product with the dequantised matrix.
+Activations = Literal["int8", "int16", "float32"]
+ACTIVATION_BITS: dict[Activations, int] = {"int8": 8, "int16": 16, "float32": 32}
+
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PackedWeight:
     """A quantised matrix as it lies in a GGUF file.
 
     `kind`: a key of BLOCK_SIZES. `shape`: (out, in). `data`: uint8 [out, in / weights * bytes],
-    each row its blocks from left to right. Compared and hashed by identity.
+    each row its blocks from left to right. `activations`: what the C kernels round its input to.
+    Compared and hashed by identity.
     Raises KernelError for an unknown kind or sizes that do not agree.
     """
 
     kind: str
     shape: tuple[int, int]
     data: Tensor
+    activations: Activations = "int8"
 
     def __post_init__(self) -> None:
         require(
             self.kind in BLOCK_SIZES,
             f"unknown block type {self.kind!r}: use one of {', '.join(BLOCK_SIZES)}",
+        )
+        require(
+            self.activations in ACTIVATION_BITS,
+            f"activations={self.activations!r}: use one of {', '.join(ACTIVATION_BITS)}",
         )
         per_block, num_bytes = BLOCK_SIZES[self.kind]
         rows, width = self.shape

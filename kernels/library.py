@@ -41,6 +41,8 @@ class Kind(IntEnum):
     LINEAR_FLOAT = 7
     ATTENTION = 8
     GATHER = 9
+    QUANTIZE_WIDE = 10
+    LINEAR_WIDE = 11
 
 
 def load(*flags: str) -> ctypes.CDLL | None:

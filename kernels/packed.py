@@ -1,6 +1,6 @@
 """The interleaved form of packed weights, and linear maps by the C kernels.
 
-Knows cpu/linear_packed.c and cpu/linear_float.c; the public operation is in linear.py.
+Knows cpu/linear_packed.c, linear_wide.c and linear_float.c; the public operation is in linear.py.
 """
 
 import weakref
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixgen.kernels.block_types import FORMS, PackedWeight
+from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
 from radixgen.kernels.library import Kind, ask_for_huge_pages, is_half, library, run
 
 
@@ -22,12 +22,17 @@ class Interleaved:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantized:
-    """Activations in 8 bits, with a scale and a sum of codes for each group of columns."""
+class Rounded:
+    """Inputs of products with packed weights, in the form in which they meet them.
 
-    codes: Tensor  # int8 [rows, columns]
-    scales: Tensor  # float32 [rows, groups]
-    sums: Tensor  # float32 [rows, groups], whole
+    codes: int8 [rows, columns]; 16 bits: int8 [rows, 2 * columns], for each 4 columns the high
+    bytes of 256 * high + low and then the low ones; float32 [rows, columns], and no scales or sums.
+    scales, sums: float32 [rows, groups], of the codes of a group of columns; sums are whole.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    sums: Tensor
 
 
 _interleaved: weakref.WeakKeyDictionary[PackedWeight, Interleaved] = weakref.WeakKeyDictionary()
@@ -62,29 +67,46 @@ def _cleared(tiles: int, num_bytes: int) -> Tensor:
     return made.zero_()
 
 
-def quantize(x: Tensor, group: int) -> Quantized:
-    """x [rows, columns] float32 or bfloat16 to 8 bits, by groups of columns."""
+def quantize(x: Tensor, group: int, activations: Activations = "int8") -> Rounded:
+    """x [rows, columns] float32 or bfloat16 rounded by groups of columns."""
     x = _rows_of(x)
     rows, columns = x.shape
-    out = Quantized(
-        torch.empty(rows, columns, dtype=torch.int8),
-        torch.empty(rows, columns // group),
-        torch.empty(rows, columns // group),
-    )
+    shapes = rounded_shapes(columns, group, activations)
+    out = Rounded(*(torch.empty(rows, width, dtype=dtype) for width, dtype in shapes))
+    size = (x.data_ptr(), is_half(x), x.stride(0), rows, columns, group)
     pointers = out.codes.data_ptr(), out.scales.data_ptr(), out.sums.data_ptr()
-    run(Kind.QUANTIZE, (x.data_ptr(), is_half(x), x.stride(0), rows, columns, group, *pointers))
+    run(quantize_kind(activations), (*size, *pointers, ACTIVATION_BITS[activations]))
     return out
 
 
+def rounded_shapes(
+    columns: int, group: int, activations: Activations
+) -> tuple[tuple[int, torch.dtype], ...]:
+    """Width and type of each part of Rounded."""
+    if activations == "float32":
+        return (columns, torch.float32), (0, torch.float32), (0, torch.float32)
+    groups = columns // group
+    code_bytes = columns * ACTIVATION_BITS[activations] // 8
+    return (code_bytes, torch.int8), (groups, torch.float32), (groups, torch.float32)
+
+
+def quantize_kind(activations: Activations) -> Kind:
+    return Kind.QUANTIZE if activations == "int8" else Kind.QUANTIZE_WIDE
+
+
+def linear_kind(activations: Activations) -> Kind:
+    return Kind.LINEAR_PACKED if activations == "int8" else Kind.LINEAR_WIDE
+
+
 def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    """`linear` with 8-bit activations on whole-number dot products."""
-    form, packed = FORMS[weight.kind], interleave(weight)
-    quantized = quantize(x, form.group)
+    """`linear` with x rounded as the weight says."""
+    form, packed, activations = FORMS[weight.kind], interleave(weight), weight.activations
+    rounded = quantize(x, form.group, activations)
     rows, columns = x.shape
     out = x.new_empty((rows, weight.shape[0]))
     wide_bias = None if bias is None else bias.float().contiguous()
     run(
-        Kind.LINEAR_PACKED,
+        linear_kind(activations),
         (
             packed.codes.data_ptr(),
             packed.scales.data_ptr(),
@@ -92,9 +114,9 @@ def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tenso
             packed.codes.shape[1],
             packed.scales.shape[1],
             weight.shape[0],
-            quantized.codes.data_ptr(),
-            quantized.scales.data_ptr(),
-            quantized.sums.data_ptr(),
+            rounded.codes.data_ptr(),
+            rounded.scales.data_ptr(),
+            rounded.sums.data_ptr(),
             rows,
             columns,
             form.group,
@@ -102,6 +124,7 @@ def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tenso
             out.data_ptr(),
             is_half(out),
             out.stride(0),
+            ACTIVATION_BITS[activations],
         ),
     )
     return out

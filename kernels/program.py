@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from radixgen.errors import KernelError
-from radixgen.kernels.block_types import FORMS, PackedWeight
+from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
 from radixgen.kernels.library import ARGUMENTS, Kind, float_bits, is_half, library, num_threads
-from radixgen.kernels.packed import interleave
+from radixgen.kernels.packed import interleave, linear_kind, quantize_kind, rounded_shapes
 
 Weight = Tensor | PackedWeight
 Word = int | str  # a number, or the name of one that `run` is given
@@ -80,7 +80,7 @@ class Program:
         self, x: Tensor, parts: Sequence[tuple[Weight, Tensor | None]], out: Tensor, rows: str
     ) -> None:
         """out's columns are those of each (weight, bias) in turn."""
-        start, rounded = 0, dict[int, tuple[Tensor, Tensor, Tensor]]()
+        start, rounded = 0, dict[tuple[int, Activations], tuple[Tensor, ...]]()
         for weight, bias in parts:
             outputs, columns = weight.shape
             target = out[:, start : start + outputs]
@@ -91,25 +91,29 @@ class Program:
                 head = (x, x.stride(0), weight, is_half(x), rows, columns, outputs)
                 self.add(Kind.LINEAR_FLOAT, *head, wide_bias, target, is_half(out), out.stride(0))
                 continue
-            form, packed = FORMS[weight.kind], interleave(weight)
-            if form.group not in rounded:
-                rounded[form.group] = self._quantize(x, columns, form.group, rows)
+            form, packed, activations = FORMS[weight.kind], interleave(weight), weight.activations
+            key = form.group, activations
+            if key not in rounded:
+                rounded[key] = self._quantize(x, columns, form.group, activations, rows)
             code_bytes, scale_bytes = packed.codes.shape[1], packed.scales.shape[1]
             forms = (packed.codes, packed.scales, form.number, code_bytes, scale_bytes, outputs)
             size = (rows, columns, form.group)
-            tail = (wide_bias, target, is_half(out), out.stride(0))
-            self.add(Kind.LINEAR_PACKED, *forms, *rounded[form.group], *size, *tail)
+            tail = (wide_bias, target, is_half(out), out.stride(0), ACTIVATION_BITS[activations])
+            self.add(linear_kind(activations), *forms, *rounded[key], *size, *tail)
 
     def _quantize(
-        self, x: Tensor, columns: int, group: int, rows: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        groups = columns // group
-        made = (
-            self.buffer(f"codes by {group}", columns, torch.int8),
-            self.buffer(f"scales by {group}", groups, torch.float32),
-            self.buffer(f"sums by {group}", groups, torch.float32),
+        self, x: Tensor, columns: int, group: int, activations: Activations, rows: str
+    ) -> tuple[Tensor, ...]:
+        made = tuple(
+            self.buffer(f"{name}, {activations} by {group}", width, dtype)
+            for name, (width, dtype) in zip(
+                ("codes", "scales", "sums"),
+                rounded_shapes(columns, group, activations),
+                strict=True,
+            )
         )
-        self.add(Kind.QUANTIZE, x, is_half(x), x.stride(0), rows, columns, group, *made)
+        size = (x, is_half(x), x.stride(0), rows, columns, group)
+        self.add(quantize_kind(activations), *size, *made, ACTIVATION_BITS[activations])
         return made
 
     def rope(

@@ -57,6 +57,7 @@ static void (*const operations[RK_NUM_KINDS])(const int64_t *, rk_thread *) = {
     [RK_SILU_MUL] = rk_silu_mul, [RK_BITMASK] = rk_bitmask, [RK_QUANTIZE] = rk_quantize,
     [RK_LINEAR_PACKED] = rk_linear_packed, [RK_LINEAR_FLOAT] = rk_linear_float,
     [RK_ATTENTION] = rk_attention, [RK_GATHER] = rk_gather,
+    [RK_QUANTIZE_WIDE] = rk_quantize_wide, [RK_LINEAR_WIDE] = rk_linear_wide,
 };
 
 void *rk_scratch(rk_thread *t, size_t bytes) {
@@ -79,8 +80,10 @@ static int64_t work_of(const rk_op *op) {
     case RK_KV_WRITE: return 4 * INT(7) * INT(8) * INT(10);
     case RK_SILU_MUL: return 16 * INT(2) * INT(3);
     case RK_BITMASK: return 8 * INT(2) * INT(3);
-    case RK_QUANTIZE: return 4 * INT(3) * INT(4);
-    case RK_LINEAR_PACKED: return INT(9) ? (INT(9) + 7) / 2 * INT(5) * INT(10) / 4 : 0;
+    case RK_QUANTIZE:
+    case RK_QUANTIZE_WIDE: return 4 * INT(3) * INT(4);
+    case RK_LINEAR_PACKED:
+    case RK_LINEAR_WIDE: return INT(9) ? (INT(9) + 7) / 2 * INT(5) * INT(10) / 4 : 0;
     case RK_LINEAR_FLOAT: return INT(4) ? (INT(4) + 3) * INT(5) * INT(6) / 4 : 0;
     default: return INT(3) * INT(4); /* RK_GATHER */
     }

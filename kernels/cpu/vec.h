@@ -117,8 +117,11 @@ INLINE void vf_store_i8(int8_t *p, vf x) { /* whole numbers within int8 */
 }
 INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE vf vf_of_vi(vi x) { return _mm512_cvtepi32_ps(x); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_joined(vi high, vi low) { return vi_add(_mm512_slli_epi32(high, 8), low); }
 
-/* Codes of 16 rows and 4 columns, one byte each: row r in bytes 4r .. 4r + 3. */
+/* Codes of 16 rows and 4 columns, one byte each: row r in bytes 4r .. 4r + 3; codes_column takes
+ * one of the columns out. vi_joined is 256 * high + low. */
 typedef __m512i codes;
 INLINE codes codes_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 INLINE codes codes_low(codes c) { return _mm512_and_si512(c, _mm512_set1_epi8(15)); }
@@ -128,6 +131,9 @@ INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
     (void)wide;
     memcpy(&four, x, 4);
     return _mm512_dpbusd_epi32(sum, c, _mm512_set1_epi32(four));
+}
+INLINE vi codes_column(codes c, int j) {
+    return _mm512_and_si512(_mm512_srli_epi32(c, 8 * (unsigned)j), _mm512_set1_epi32(255));
 }
 
 /* ---------------------------------------------------------------- AVX2 */
@@ -181,6 +187,12 @@ INLINE void vf_store_i8(int8_t *p, vf x) {
 }
 INLINE vi vi_set(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 INLINE vf vf_of_vi(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+INLINE vi vi_add(vi x, vi y) {
+    return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+INLINE vi vi_joined(vi high, vi low) {
+    return vi_add((vi){_mm256_slli_epi32(high.a, 8), _mm256_slli_epi32(high.b, 8)}, low);
+}
 
 typedef vi codes;
 INLINE codes codes_load(const uint8_t *p) {
@@ -211,6 +223,11 @@ INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
     memcpy(&four, x, 4);
     __m256i all = _mm256_set1_epi32(four);
     return (vi){half_dot(sum.a, c.a, all, wide), half_dot(sum.b, c.b, all, wide)};
+}
+INLINE vi codes_column(codes c, int j) {
+    __m256i mask = _mm256_set1_epi32(255);
+    return (vi){_mm256_and_si256(_mm256_srli_epi32(c.a, 8 * j), mask),
+                _mm256_and_si256(_mm256_srli_epi32(c.b, 8 * j), mask)};
 }
 
 /* ---------------------------------------------------------------- plain C */
@@ -253,6 +270,8 @@ INLINE vf vf_load_f16(const f16 *p) { vf r; RK_EACH r.v[i] = f16_to_float(p[i]);
 INLINE void vf_store_i8(int8_t *p, vf x) { RK_EACH p[i] = (int8_t)whole(x.v[i]); }
 INLINE vi vi_set(int32_t x) { vi r; RK_EACH r.v[i] = x; return r; }
 INLINE vf vf_of_vi(vi x) { vf r; RK_EACH r.v[i] = (float)x.v[i]; return r; }
+INLINE vi vi_add(vi x, vi y) { RK_EACH x.v[i] += y.v[i]; return x; }
+INLINE vi vi_joined(vi high, vi low) { RK_EACH low.v[i] += high.v[i] * 256; return low; }
 
 typedef struct { uint8_t v[64]; } codes;
 INLINE codes codes_load(const uint8_t *p) { codes c; memcpy(c.v, p, 64); return c; }
@@ -263,6 +282,7 @@ INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
     RK_EACH for (int j = 0; j < 4; j++) sum.v[i] += (int32_t)c.v[4 * i + j] * x[j];
     return sum;
 }
+INLINE vi codes_column(codes c, int j) { vi r; RK_EACH r.v[i] = c.v[4 * i + j]; return r; }
 #endif
 
 /* ---------------------------------------------------------------- common */

@@ -1,6 +1,7 @@
 """The C kernels in each form of their vectors against the torch references and plain formulas."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from radixgen.kernels import library
 from radixgen.kernels.activation import silu_mul, silu_mul_reference
 from radixgen.kernels.attention import paged_attention as attention
 from radixgen.kernels.attention import paged_attention_reference, plan_attention
-from radixgen.kernels.block_types import BLOCK_SIZES, FORMS, PackedWeight
+from radixgen.kernels.block_types import BLOCK_SIZES, FORMS, Activations, PackedWeight
 from radixgen.kernels.kv_write import write_kv, write_kv_reference
-from radixgen.kernels.linear import dequantize_rows, linear, linear_reference
+from radixgen.kernels.linear import Weight, dequantize_rows, linear, linear_reference
 from radixgen.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
 from radixgen.kernels.packed import quantize
 from radixgen.kernels.rope import apply_rope, rotate_reference
@@ -81,6 +82,52 @@ def test_packed_linear_is_exact_on_rounded_activations(vectors: str, kind: str) 
         torch.testing.assert_close(linear(x, weight, bias), expected.float(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", FORMS)
+def test_wide_rounded_activations_lose_next_to_nothing(vectors: str, kind: str) -> None:
+    """16 bits within their rounding; floats as the dequantised matrix, to that of float32."""
+    generator, group = torch.Generator().manual_seed(0), FORMS[kind].group
+    for rows, outputs, columns in ((1, 16, 256), (13, 37, 512), (9, 3, 768), (0, 16, 256)):
+        x = torch.randn(rows, columns, generator=generator)
+        x[:, 5] *= 100  # of which 8 bits would leave little for its neighbours
+        bias = torch.randn(outputs, generator=generator)
+        packed = random_packed(kind, outputs, columns)
+        matrix = dequantize_rows(packed, None).double()
+        largest = x.double().abs().view(rows, columns // group, group).amax(-1)
+        half_steps = largest.repeat_interleave(group, -1) / 65024
+        for dtype in FLOATS:
+            given = x.to(dtype)
+            expected = given.double() @ matrix.T + bias
+            sizes = given.double().abs() @ matrix.abs().T + bias.abs()
+            limit = sizes * (2e-6 if dtype == torch.float32 else 4e-3)
+            exact = linear(given, replace(packed, activations="float32"), bias)
+            assert bool(((exact - expected).abs() <= limit).all()), dtype
+            near_it = linear(given, replace(packed, activations="int16"), bias)
+            limit += half_steps @ matrix.abs().T * 1.01
+            assert bool(((near_it - expected).abs() <= limit).all()), dtype
+
+
+def test_floats_meet_the_very_numbers_of_the_dequantised_matrix(vectors: str) -> None:
+    """A unit vector takes a column out of the matrix, bit by bit."""
+    for kind in FORMS:
+        weight = replace(random_packed(kind, 37, 512), activations="float32")
+        matrix = dequantize_rows(weight, None)
+        for column in (0, 17, 300, 511):
+            unit = torch.zeros(1, 512)
+            unit[0, column] = 1.0
+            assert torch.equal(linear(unit, weight)[0], matrix[:, column]), (kind, column)
+
+
+def test_16_bits_hold_every_code_in_two_bytes(vectors: str) -> None:
+    wanted = torch.arange(-32512.0, 32513.0)
+    x = torch.nn.functional.pad(wanted, (0, -len(wanted) % 31)).view(-1, 31)
+    x = torch.nn.functional.pad(x, (1, 0), value=32512.0)  # so that each scale is 1
+    made = quantize(x, 32, "int16")
+    assert torch.equal(made.scales, torch.ones_like(made.scales))
+    high, low = made.codes.view(-1, 8, 2, 4).float().unbind(2)
+    assert torch.equal((256 * high + low).view(x.shape), x)
+    assert torch.equal(made.sums, x.sum(1, keepdim=True))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_float_linear_equals_the_reference(vectors: str, dtype: torch.dtype) -> None:
     for rows, outputs, columns in ((1, 8, 64), (6, 37, 33), (13, 9, 100), (4, 64, 576), (0, 3, 5)):
@@ -91,10 +138,18 @@ def test_float_linear_equals_the_reference(vectors: str, dtype: torch.dtype) -> 
         near(linear(x, weight, bias).double() / scale, expected / scale, dtype)
 
 
+@pytest.mark.parametrize("activations", ["int8", "int16", "float32"])
 @pytest.mark.parametrize("kind", ["q4_1", "q8_0", "q6_k", "float32", "bfloat16"])
-def test_a_row_is_the_same_bits_alone_and_among_others(vectors: str, kind: str) -> None:
+def test_a_row_is_the_same_bits_alone_and_among_others(
+    vectors: str, kind: str, activations: Activations
+) -> None:
     dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
-    weight = random_packed(kind, 50, 512) if kind in FORMS else torch.randn(50, 512).to(dtype)
+    if kind in FORMS:
+        weight: Weight = replace(random_packed(kind, 50, 512), activations=activations)
+    elif activations == "int8":
+        weight = torch.randn(50, 512).to(dtype)
+    else:
+        return  # float weights have but one way
     x = torch.randn(70, 512).to(dtype)
     whole = linear(x, weight)
     for rows in range(1, 71, 3):
@@ -104,15 +159,16 @@ def test_a_row_is_the_same_bits_alone_and_among_others(vectors: str, kind: str) 
     library.set_num_threads(library.default_threads())
 
 
-def test_nan_stays_in_its_row_and_column(vectors: str) -> None:
-    weight = random_packed("q4_1", 20, 64)
+@pytest.mark.parametrize("activations", ["int8", "int16", "float32"])
+def test_nan_stays_in_its_row_and_column(vectors: str, activations: Activations) -> None:
+    weight = replace(random_packed("q4_1", 20, 64), activations=activations)
     weight.data[3, :2] = torch.from_numpy(np.array([np.nan], np.float16).view(np.uint8).copy())
     x = torch.randn(4, 64)
     x[1, 5], x[2, 40] = float("nan"), float("inf")
     expected = torch.zeros(4, 20, dtype=torch.bool)
     expected[1] = expected[2] = True
     expected[:, 3] = True
-    assert torch.equal(linear(x, weight).isnan(), expected)
+    assert torch.equal(linear(x, weight).isfinite(), ~expected)
     plain = torch.randn(20, 64)
     plain[3, 7] = float("nan")
     x[2, 40] = 1.0
