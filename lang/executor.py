@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -329,22 +329,18 @@ class Executor:
     ) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
         variable = told.variables[0] if told.variables and not silent else None
-
-        def push(piece: str) -> None:
-            self.stream.push(piece, gen)
-            if variable is not None:
-                variable.stream.push(piece)
-
+        push = _Listener(self, gen, variable)
         said = replace(gen, options=gen.options.over(self.options))
         hint = self._hint(told.place, tool_seconds)
         generations = await self.backend.generate(self.conversation, said, hint, push)
         first = generations[0]
         first.meta["hint"] = hint
-        self._remember(first.meta)
+        if not push.has_found:
+            self._remember(first.meta)
         self.conversation.hear(first.text, first.token_ids, first.tail)
         return generations
 
-    def _remember(self, meta: dict[str, Any]) -> None:
+    def _remember(self, meta: Mapping[str, Any]) -> None:
         prompt, cached = meta.get("prompt_tokens", 0), meta.get("cached_tokens", 0)
         self.asked.append(Asked(self.conversation.num_characters, prompt, cached))
 
@@ -403,12 +399,34 @@ class Executor:
         self.habits.went_on_after(self._last_asked, len(children))
         self._last_asked = None
         self.children.update(children)
+        self.stream.pause()
         if len(children) > 1 and self.conversation.text:
             name = self.options.program or self.program
             hint = CacheHint(program=name, forks=len(children))
             await self.backend.warm(self.conversation, self.options, hint)
         for child in children:
             child.begin(self.conversation.copy())
+
+
+class _Listener:
+    """Takes what a backend says of an answer into the streams of a state and of a variable."""
+
+    __slots__ = ("_executor", "_gen", "_variable", "has_found")
+
+    def __init__(self, executor: Executor, gen: Gen, variable: Variable | None) -> None:
+        self._executor, self._gen, self._variable = executor, gen, variable
+        self.has_found = False
+
+    def __call__(self, piece: str) -> None:
+        self._executor.stream.push(piece, self._gen)
+        if self._variable is not None:
+            self._variable.stream.push(piece)
+
+    def found(self, prompt_tokens: int, cached_tokens: int) -> None:
+        if not self.has_found:
+            self.has_found = True
+            meta = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+            self._executor._remember(meta)
 
 
 def _skip(told: Told, error: BaseException) -> None:

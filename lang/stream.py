@@ -47,6 +47,12 @@ class Stream:
                 self._pieces.append((origin, piece))
                 self._wake()
 
+    def pause(self) -> None:
+        """Nothing follows for a while: an empty piece, which `written` alone gives."""
+        with self._changed:
+            self._pieces.append((None, ""))
+            self._wake()
+
     def close(self, error: BaseException | None = None) -> None:
         """No more pieces; readers then see the error, if any. Closing twice changes nothing."""
         with self._changed:
@@ -62,7 +68,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[str]:
         """Pieces as they come; blocks. Raises the error that ended the text."""
-        return (text for _, text in self.written())
+        return (text for _, text in self.written() if text)
 
     def written(self) -> Iterator[Written]:
         """As iterating, with who wrote each piece."""
@@ -93,7 +99,8 @@ class Stream:
                 new, ended = self._pieces[place:], self._done
                 place += len(new)
                 for _, piece in new:
-                    yield piece
+                    if piece:
+                        yield piece
                 if ended and place == len(self._pieces):
                     break
                 if not new:

@@ -7,7 +7,7 @@ forced      the model had no choice: the constraint allowed nothing else
 """
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from radixgen.lang.constraints import ForcedText
@@ -50,17 +50,32 @@ def marked(pieces: Iterable[Written]) -> Iterator[Segment]:
 
 def segments(executor: Executor) -> list[Segment]:
     """Everything that a state has said, neighbours of one kind joined."""
-    cuts = [(asked.position, _cached_characters(executor, asked)) for asked in executor.asked]
     found: list[Segment] = []
-    place = 0
-    for kind, text in marked(executor.stream.pieces):
-        parts: Iterable[Segment] = [(kind, text)]
-        if kind == "literal":
-            parts = _split_cached(text, place, cuts)
-        for part in parts:
-            _join(found, part)
-        place += len(text)
+    for segment in coloured(executor, executor.stream.pieces):
+        _join(found, segment)
     return found
+
+
+def coloured(executor: Executor, pieces: Iterable[Written]) -> Iterator[Segment]:
+    """Pieces as they come, literals told apart from what was cached of them.
+
+    That is known once the model has been asked, so literals are held back until something else
+    comes, or nothing does for a while. An error of `pieces` is raised after what came before it.
+    """
+    held, place = "", 0  # literals, and the characters before them
+    try:
+        for kind, text in marked(pieces):
+            if kind == "literal" and text:
+                held += text
+                continue
+            yield from _split_cached(held, place, executor)
+            place, held = place + len(held) + len(text), ""
+            if text:
+                yield kind, text
+    except Exception:
+        yield from _split_cached(held, place, executor)
+        raise
+    yield from _split_cached(held, place, executor)
 
 
 def _cached_characters(executor: Executor, asked: Asked) -> int:
@@ -69,9 +84,10 @@ def _cached_characters(executor: Executor, asked: Asked) -> int:
     return min(len(executor.backend.decode(ids)), asked.position) if asked.cached_tokens else 0
 
 
-def _split_cached(text: str, place: int, cuts: Sequence[tuple[int, int]]) -> Iterator[Segment]:
+def _split_cached(text: str, place: int, executor: Executor) -> Iterator[Segment]:
     """A literal is cached as far as the first request that contained it says."""
-    cached = next((cached for position, cached in cuts if position > place), 0)
+    asked = next((asked for asked in executor.asked if asked.position > place), None)
+    cached = _cached_characters(executor, asked) if asked and text else 0
     split = min(max(cached - place, 0), len(text))
     if split:
         yield "cached", text[:split]
@@ -122,18 +138,17 @@ def summary(executor: Executor) -> str:
 def show(state: StateT, console: "Console | None" = None) -> StateT:
     """Write a state to the terminal, as it comes if it still runs; returns it when it is done.
 
-    Raises the program's error. What comes from the cache is only known when an answer is complete:
-    it is told at the end, and shown in colour for a state that is done.
+    A literal appears with the answer that follows it, since only then it is known what of it came
+    from the cache. Raises the program's error.
     """
     from rich.console import Console
 
     out = console or Console(highlight=False, soft_wrap=True)
     shown: Any = state
     executor: Executor = shown.executor
-    parts: Any = (
-        segments(executor) if executor.stream.is_closed else marked(executor.stream.written())
-    )
-    for kind, text in parts:
+    stream = executor.stream
+    parts: Iterable[Segment] = coloured(executor, stream.written())
+    for kind, text in segments(executor) if stream.is_closed else parts:
         out.print(text, style=TERMINAL[kind], end="", markup=False)
     out.print()
     shown.sync()

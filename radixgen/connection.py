@@ -214,6 +214,7 @@ class Connection:
                     step.stop_reasons[number],
                     step.logprobs[number] if step.logprobs else (),
                     step.grammar_masses[number] if step.grammar_masses else (),
+                    step.cached_tokens[number] if step.cached_tokens else None,
                 )
                 try:
                     receiver.row(row)

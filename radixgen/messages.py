@@ -148,7 +148,7 @@ class StepOutput:
     """New tokens of one step, in columns: one row a choice that advanced.
 
     `counts[i]` tokens of the ids frame belong to row i, in order. `finish_reasons[i]` is set on the
-    last row of a choice.
+    last row of a choice, `cached_tokens[i]` on its first: tokens of the prompt found in the tree.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -160,6 +160,7 @@ class StepOutput:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # empty: nobody asked
     grammar_masses: tuple[tuple[float, ...], ...] = ()  # likewise
     kind: Literal["step"] = "step"
+    cached_tokens: tuple[int | None, ...] = ()  # empty: no choice begins here
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,8 @@ def _check_columns(message: StepOutput, num_ids: int) -> None:
     columns = (message.indices, message.counts, message.finish_reasons, message.stop_reasons)
     if any(len(column) != rows for column in columns):
         raise _refused("columns of a step output differ in length")
-    if len(message.logprobs) not in (0, rows) or len(message.grammar_masses) not in (0, rows):
+    optional = (message.logprobs, message.grammar_masses, message.cached_tokens)
+    if any(len(column) not in (0, rows) for column in optional):
         raise _refused("a column of a step output has another length")
     if min(message.counts, default=0) < 0 or sum(message.counts) != num_ids:
         raise _refused(f"counts of a step output do not add up to its {num_ids} ids")

@@ -30,6 +30,7 @@ class Row:
     stop_reason: str | int | None
     logprobs: tuple[TokenLogprob, ...] = ()
     grammar_masses: tuple[float, ...] = ()
+    cached_tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class RequestStream:
             stop_reason=row.stop_reason,
             logprobs=row.logprobs,
             grammar_masses=row.grammar_masses,
+            cached_tokens=row.cached_tokens,
         )
 
     def finish(self, message: RequestFinished) -> Piece:

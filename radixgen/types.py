@@ -402,6 +402,7 @@ class Piece:
     choice has a `finish_reason`; the last piece of a prompt holds its `result` and may be empty.
     """
 
+    The first piece of a choice says how many `cached_tokens` of the prompt came from the tree.
     rid: str
     prompt: int
     index: int
@@ -413,6 +414,7 @@ class Piece:
     grammar_masses: tuple[float, ...] = ()
     result: GenerateResult | None = None
 
+    cached_tokens: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:

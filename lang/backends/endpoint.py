@@ -201,6 +201,9 @@ class RuntimeEndpoint:
         async for last in self._stream(body | {"stream": True}):
             push(last["text"][len(text) :])  # texts are cumulative
             text = last["text"]
+            cached = last["meta_info"].get("cached_tokens")
+            if not text and cached is not None and "input_ids" in body:
+                push.found(len(body["input_ids"]), cached)
         if last is None:
             raise RadixgenError(f"{self.who} answered with nothing")
         return [last]

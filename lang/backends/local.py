@@ -55,8 +55,9 @@ class LocalBackend:
     ) -> Sequence[Generation]:
         sampling = _sampling(gen)
         result: GenerateResult | None = None
+        prompt = self._ids(conversation.prompt())
         stream = self.client.generate(
-            self._ids(conversation.prompt()),
+            prompt,
             sampling,
             stream=True,
             grammar=gen.grammar,
@@ -65,6 +66,8 @@ class LocalBackend:
         )
         async for piece in stream:
             if piece.index == 0:
+                if piece.cached_tokens is not None:
+                    push.found(len(prompt), piece.cached_tokens)
                 push(piece.text)
             result = piece.result or result
         assert result is not None

@@ -1,7 +1,7 @@
 """What the language asks of a backend, and what it answers with."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -9,8 +9,17 @@ from radixgen.lang.conversation import Conversation, Format
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
 
-Push = Callable[[str], None]
-"""Takes the next piece of the first choice's text."""
+
+class Push(Protocol):
+    """Where a backend puts the first choice's text, as it comes."""
+
+    def __call__(self, piece: str, /) -> None:
+        """The next piece."""
+        ...
+
+    def found(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """What of the prompt was in the cache: told before the first piece, or never."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

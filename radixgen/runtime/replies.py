@@ -55,6 +55,7 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
         ids.extend(row.token_ids)
     logprobs = tuple(row.logprobs for _, row in rows)
     masses = tuple(row.grammar_masses for _, row in rows)
+    cached = tuple(row.cached_tokens for _, row in rows)
     step = StepOutput(
         rids=tuple(rid for rid, _ in rows),
         indices=tuple(row.index for _, row in rows),
@@ -63,5 +64,6 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
         stop_reasons=tuple(row.stop_reason for _, row in rows),
         logprobs=logprobs if any(logprobs) else (),
         grammar_masses=masses if any(masses) else (),
+        cached_tokens=cached if any(count is not None for count in cached) else (),
     )
     return step, ids

@@ -43,6 +43,7 @@ def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOut
         taken.finish_reason,
         taken.stop_reason,
         masses if request.sampling.grammar_mass else (),
+        request.cached_tokens if len(sequence.outputs) == len(token_ids) else None,
     )
 
 

@@ -74,7 +74,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutput:
-    """New tokens of one choice; `finish_reason` is set on its last."""
+    """New tokens of one choice; `finish_reason` is set on its last, `cached_tokens` on its first:
+    tokens of the prompt that came from the tree."""
 
     rid: str
     index: int
@@ -84,6 +85,7 @@ class SequenceOutput:
     stop_reason: str | int | None = None
     grammar_masses: tuple[float, ...] = ()
 
+    cached_tokens: int | None = None
 
 Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
 

@@ -211,6 +211,8 @@ class _Answer:
     def _so_far(self, piece: Piece, state: "_Growing") -> dict[str, Any]:
         meta = self._meta(piece.prompt, None, None, state.token_ids)
         meta["completion_tokens"] = len(state.token_ids)
+        if state.cached_tokens is not None:
+            meta["cached_tokens"] = state.cached_tokens
         if self._body.return_logprob:
             meta |= self._tables("output", state.logprobs)
         return {"text": state.text, "output_ids": state.token_ids, "meta_info": meta}
@@ -228,8 +230,11 @@ class _Growing:
         self.text = ""
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.cached_tokens: int | None = None
 
     def add(self, piece: Piece) -> None:
+        if piece.cached_tokens is not None:
+            self.cached_tokens = piece.cached_tokens
         self.text += piece.text
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs

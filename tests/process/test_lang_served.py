@@ -108,6 +108,31 @@ def test_a_server_says_what_the_runtime_says(
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
+def test_a_stream_begins_with_what_was_cached(
+    runtime: rg.Runtime, endpoint: RuntimeEndpoint
+) -> None:
+    prompt = "A prompt that is sent twice, to find itself in the cache. " * 2
+    rest: Any = {"max_tokens": 3, "seed": 1, "ignore_eos": True}
+    runtime.generate(prompt, **rest)
+    pieces = list(runtime.generate(prompt, stream=True, n=2, **rest))
+    result = pieces[-1].result
+    assert result is not None
+    said = [(piece.index, piece.cached_tokens) for piece in pieces if piece.cached_tokens]
+    assert sorted(said) == [(0, result.usage.cached_tokens), (1, result.usage.cached_tokens)]
+
+    @rg.function
+    def twice(s: Any) -> None:
+        s += prompt + rg.gen("a", **rest)
+
+    for backend in (runtime, endpoint):
+        twice.run(backend=backend)
+        state = twice.run(backend=backend, stream=True)
+        next(iter(state.text_iter("a")))
+        assert state.executor.asked[0].cached_tokens > 64
+        assert "cached" in str(state._repr_html_())
+        state.sync()
+
+
 def test_cancelling_frees_the_server(endpoint: RuntimeEndpoint) -> None:
     @rg.function
     def endless(s: Any) -> None:

@@ -1,6 +1,7 @@
 """Colours: who wrote what, what was cached, what a constraint forced; as text and as HTML."""
 
 import io
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from radixgen.lang.backends.protocol import Generation, Push
 from radixgen.lang.constraints import ForcedText
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen
-from radixgen.lang.transcript import as_html, marked, segments, show, summary
+from radixgen.lang.transcript import as_html, coloured, marked, segments, show, summary
 from radixgen.types import CacheHint, GrammarSpec
 
 
@@ -21,12 +22,15 @@ class CachingBackend(ScriptedBackend):
     """Says that the first `cached` tokens of a prompt were in the cache."""
 
     cached = 7
+    early = False  # tell it before the answer
 
     async def generate(
         self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
     ) -> Sequence[Generation]:
-        (first,) = await super().generate(conversation, gen, hint, push)
         prompt_tokens = len(conversation.prompt())
+        if self.early:
+            push.found(prompt_tokens, self.cached)
+        (first,) = await super().generate(conversation, gen, hint, push)
         first.meta.update(cached_tokens=self.cached, prompt_tokens=prompt_tokens)
         return [first]
 
@@ -130,6 +134,48 @@ def test_show_in_colours(backend: CachingBackend) -> None:
     assert "\x1b[32m<x>\x1b[0m" in out.getvalue()
     assert "\x1b[1;34mcde\x1b[0m" in out.getvalue()
     assert "\x1b[2mOnce up\x1b[0m" in out.getvalue()
+
+
+def test_cached_text_is_known_with_the_first_piece_of_an_answer(backend: CachingBackend) -> None:
+    go = threading.Event()
+
+    def answer(text: str) -> str:
+        if "then" in text:
+            assert go.wait(60)
+        return "x"
+
+    backend.early, backend.answer = True, answer
+    executor = program.run(backend=backend, stream=True).executor
+    parts = coloured(executor, executor.stream.written())
+    first = [next(parts) for _ in range(3)]
+    go.set()
+    assert first == [("cached", "Once up"), ("literal", "on"), ("generated", "x")]
+    assert list(parts) == [("literal", " & then "), ("generated", "x")]
+    assert len(executor.asked) == 2
+
+
+def test_literals_before_a_fork_do_not_wait_for_it(backend: CachingBackend) -> None:
+    go = threading.Event()
+
+    def answer(_: str) -> str:
+        assert go.wait(60)
+        return "x"
+
+    @function
+    def forking(s: Any) -> None:
+        s += "Once upon"
+        forks = s.fork(2)
+        forks += gen("a")
+        forks.join()
+        s += " a time"
+
+    backend.answer = answer
+    state = forking.run(backend=backend, stream=True)
+    parts = coloured(state.executor, state.executor.stream.written())
+    assert next(parts) == ("literal", "Once upon")
+    go.set()
+    assert list(parts) == [("literal", " a time")]
+    assert list(state.text_iter()) == ["Once upon", " a time"]
 
 
 def test_show_raises_what_the_program_raised(backend: CachingBackend) -> None:
