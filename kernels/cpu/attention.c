@@ -2,9 +2,9 @@
  *
  * One split of an item (R rows: the queries of its members times the heads that share a KV head):
  *
- *   keys, 32 at a time, turned so that a column is a key      scores [R][256]
+ *   keys, 64 at a time, turned so that a column is a key      scores [R][256]
  *   each row: mask, largest, exponentials, their sum          weights [R][256]
- *   values, 32 at a time                                      out [R][dim]
+ *   values, 64 at a time                                      out [R][dim]
  *   fold (largest, sum, out) into the row's running triple
  *
  * Each score, weight and output is computed by the same instructions in the same order whatever R
@@ -14,7 +14,8 @@
  * to bfloat16, as the keys and values that they meet are. Otherwise all is float32.
  */
 #include "ops.h"
-#include "stage.h"
+#include "direct.h"
+#include "softmax.h"
 
 /* ---- products ---- */
 
@@ -30,6 +31,14 @@ INLINE vf fused(vf sum, uint32_t a, vf b, const int pairs) {
     return vf_fma(vf_set(x), b, sum);
 }
 
+/* A loaded vector as one that is not loaded again for each use. */
+INLINE vf held(vf x) {
+#if RK_ISA == 512
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
+
 INLINE uint32_t word_at(const void *p, int64_t i) {
     uint32_t word;
     memcpy(&word, (const char *)p + 4 * i, 4);
@@ -38,22 +47,24 @@ INLINE uint32_t word_at(const void *p, int64_t i) {
 
 /* Scores of `rows` rows with the staged keys; `words` of a query (dim, or half with pairs). */
 INLINE void score_rows(const int rows, const int pairs, const float *query, int64_t words,
-                       const float *stage, float *scores) {
-    vf sum[2 * 8];
-    for (int i = 0; i < 2 * rows; i++) sum[i] = vf_set(0);
+                       const float *stage, float *scores, const char *const *ahead) {
+    vf sum[4 * 4];
+    for (int i = 0; i < 4 * rows; i++) sum[i] = vf_set(0);
     for (int64_t w = 0; w < words; w++) {
-        vf left = vf_load(stage + w * STEP), right = vf_load(stage + w * STEP + 16);
+        vf k[4];
+        if (ahead)
+            for (int64_t i = 2 * words + 2 * w; i < 2 * words + 2 * w + 2; i++)
+                __builtin_prefetch(ahead[i % STEP] + i / STEP * 64);
+        for (int i = 0; i < 4; i++) k[i] = held(vf_load(stage + w * STEP + 16 * i));
         UNROLL
         for (int r = 0; r < rows; r++) {
             uint32_t q = word_at(query, r * words + w);
-            sum[2 * r] = fused(sum[2 * r], q, left, pairs);
-            sum[2 * r + 1] = fused(sum[2 * r + 1], q, right, pairs);
+            UNROLL
+            for (int i = 0; i < 4; i++) sum[4 * r + i] = fused(sum[4 * r + i], q, k[i], pairs);
         }
     }
-    for (int r = 0; r < rows; r++) {
-        vf_store(scores + r * SPLIT, sum[2 * r]);
-        vf_store(scores + r * SPLIT + 16, sum[2 * r + 1]);
-    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 4; i++) vf_store(scores + r * ROW + 16 * i, sum[4 * r + i]);
 }
 
 /* Add the staged values, weighted, to `rows` rows of out; `steps` weights (STEP, or half). */
@@ -65,10 +76,10 @@ INLINE void value_rows(const int rows, const int wide, const int pairs, const fl
         for (int i = 0; i < wide; i++) sum[r * wide + i] = vf_load(out + r * dim + 16 * i);
     for (int j = 0; j < steps; j++) {
         vf v[4];
-        for (int i = 0; i < wide; i++) v[i] = vf_load(stage + j * dim + 16 * i);
+        for (int i = 0; i < wide; i++) v[i] = held(vf_load(stage + j * dim + 16 * i));
         UNROLL
         for (int r = 0; r < rows; r++) {
-            uint32_t p = word_at(weights, r * SPLIT + j);
+            uint32_t p = word_at(weights, r * ROW + j);
             UNROLL
             for (int i = 0; i < wide; i++) sum[r * wide + i] = fused(sum[r * wide + i], p, v[i], pairs);
         }
@@ -79,12 +90,15 @@ INLINE void value_rows(const int rows, const int wide, const int pairs, const fl
 
 INLINE void all_scores(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
     int64_t words = pairs ? c->dim / 2 : c->dim, r = 0;
-    for (; r + 8 <= rows; r += 8)
-        score_rows(8, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+    for (; r + 4 <= rows; r += 4)
+        score_rows(4, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
+                   r ? NULL : s->ahead_of);
     for (; r + 3 <= rows; r += 3)
-        score_rows(3, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+        score_rows(3, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
+                   r ? NULL : s->ahead_of);
     for (; r < rows; r++)
-        score_rows(1, pairs, s->query + r * words, words, s->stage, s->scores + r * SPLIT + key);
+        score_rows(1, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
+                   r ? NULL : s->ahead_of);
 }
 
 INLINE void all_values(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
@@ -92,62 +106,15 @@ INLINE void all_values(const call *c, const space *s, int64_t rows, int64_t key,
     const float *p = s->scores + at;
     for (; d + 64 <= dim; d += 64) {
         for (r = 0; r + 4 <= rows; r += 4)
-            value_rows(4, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+            value_rows(4, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
         for (; r + 3 <= rows; r += 3)
-            value_rows(3, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+            value_rows(3, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
         for (; r < rows; r++)
-            value_rows(1, 4, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
+            value_rows(1, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
     }
     for (; d < dim; d += 16)
         for (r = 0; r < rows; r++)
-            value_rows(1, 1, pairs, p + r * SPLIT, s->stage + d, dim, s->out + r * dim + d);
-}
-
-/* ---- softmax ---- */
-
-INLINE vf capped(vf x, float cap) { /* cap * tanh(x / cap) */
-    vf twice = vf_exp(vf_mul(x, vf_set(2.0f / cap)));
-    vf tanh = vf_sub(vf_set(1), vf_div(vf_set(2), vf_add(twice, vf_set(1))));
-    return vf_mul(vf_set(cap), tanh);
-}
-
-/* Lanes outside [from, to) become -inf; key is the first lane's. */
-INLINE vf masked(vf x, int64_t key, int64_t from, int64_t to) {
-    if (key >= from && key + 16 <= to) return x;
-    float v[16];
-    vf_store(v, x);
-    for (int i = 0; i < 16; i++)
-        if (key + i < from || key + i >= to) v[i] = -INFINITY;
-    return vf_load(v);
-}
-
-/* Scores of a row to weights, in place; keys are counted from the split's first, `count` of them
- * staged. Sets the row's largest score and its sum of weights. */
-static void soften(const call *c, space *s, int64_t r, int64_t from, int64_t to, int64_t count) {
-    float *x = s->scores + r * SPLIT;
-    vf best = vf_set(-INFINITY), sum = vf_set(0), scale = vf_set(c->scale);
-    for (int64_t key = 0; key < count; key += 16) {
-        vf score = vf_mul(vf_load(x + key), scale);
-        if (c->softcap > 0) score = capped(score, c->softcap);
-        score = masked(score, key, from, to);
-        best = vf_max(best, score);
-        vf_store(x + key, score);
-    }
-    float top = vf_largest(best);
-    vf shift = vf_set(top == -INFINITY ? 0.0f : top);
-    for (int64_t key = 0; key < count; key += 16) {
-        vf weight = masked(vf_exp(vf_sub(vf_load(x + key), shift)), key, from, to);
-        if (key < from || key + 16 > to) weight = vf_max(vf_set(0), weight); /* -inf to 0, NaN stays */
-        if (c->pairs) {
-            weight = vf_rounded_bf16(weight);
-            vf_store_bf16((bf16 *)x + key, weight); /* behind the reading position */
-        } else {
-            vf_store(x + key, weight);
-        }
-        sum = vf_add(sum, weight);
-    }
-    s->top[r] = top;
-    s->sum[r] = vf_sum(sum);
+            value_rows(1, 1, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
 }
 
 /* ---- items ---- */
@@ -177,30 +144,36 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     const rk_member *members = c->plan->members + item->first_member;
     int64_t count = item->end_member - item->first_member, rows = count * c->group;
     int64_t begin = split * SPLIT, end = 0;
-    for (int64_t m = 0; m < count; m++)
-        if (members[m].position + 1 > end) end = members[m].position + 1;
+    for (int64_t m = 0; m < count; m++) {
+        int64_t to = members[m].position + 1 - begin;
+        if (to + begin > end) end = to + begin;
+        for (int64_t r = m * c->group; r < (m + 1) * c->group; r++)
+            s->from[r] = c->window ? (int32_t)(to - c->window) : 0, s->to[r] = (int32_t)to;
+    }
     if (end > begin + SPLIT) end = begin + SPLIT;
+    int directly = takes_directly(c, rows);
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
     for (int64_t key = 0; key < staged; key += STEP) {
-        find_rows(c, s, c->k_pages, item->row, head, begin + key, end);
-        if (split == item->first_split)
-            ask_for(c, c->k_pages, item->row, head, begin + key + STEP, end);
-        ask_for(c, c->v_pages, item->row, head, begin + key, end);
+        int last = key + STEP >= staged;
+        find_rows(c, s, c->k_pages, item->row, head, begin + key, end, s->row_of);
+        find_rows(c, s, last ? c->v_pages : c->k_pages, item->row, head,
+                  last ? begin : begin + key + STEP, end, s->ahead_of);
         stage_keys(c, s);
         if (c->pairs) all_scores(c, s, rows, key, 1);
         else all_scores(c, s, rows, key, 0);
     }
-    for (int64_t m = 0; m < count; m++) {
-        int64_t to = members[m].position + 1 - begin;
-        int64_t from = c->window ? to - c->window : 0;
-        for (int64_t g = 0; g < c->group; g++)
-            soften(c, s, m * c->group + g, from, to < SPLIT ? to : SPLIT, staged);
-    }
-    int64_t ahead = split + 1 < item->end_split ? c->plan->lengths[item->row] : 0;
+    soften(c, s, rows, staged);
+    int64_t next_end = split + 1 < item->end_split ? c->plan->lengths[item->row] : 0;
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {
-        find_rows(c, s, c->v_pages, item->row, head, begin + key, end);
-        ask_for(c, c->k_pages, item->row, head, begin + SPLIT + key, ahead);
+        int last = key + STEP >= staged;
+        find_rows(c, s, c->v_pages, item->row, head, begin + key, end, s->row_of);
+        find_rows(c, s, last ? c->k_pages : c->v_pages, item->row, head,
+                  last ? begin + SPLIT : begin + key + STEP, last ? next_end : end, s->ahead_of);
+        if (directly) {
+            values_directly(s, rows, c->dim, key);
+            continue;
+        }
         stage_values(c, s);
         if (c->pairs) all_values(c, s, rows, key, 1);
         else all_values(c, s, rows, key, 0);

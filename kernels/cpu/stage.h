@@ -8,7 +8,8 @@
 #include "plan.h"
 #include "vec.h"
 
-#define STEP 32 /* keys staged at a time */
+#define STEP 64         /* keys staged at a time */
+#define ROW (SPLIT + 16) /* floats of a row of scores: rows a power of two apart crowd a cache */
 
 typedef struct {
     const void *q;
@@ -24,19 +25,23 @@ typedef struct {
 
 /* Scratch of one thread; rows are members times group. */
 typedef struct {
-    float *scores;              /* [rows][SPLIT] */
+    float *scores;              /* [rows][ROW] */
+    int32_t *from, *to;         /* [rows]: which keys of the split a row sees */
     float *query;               /* [rows][dim], or bfloat16 */
     float *stage;               /* keys [dim][STEP] or values [STEP][dim] */
     float *out, *run;           /* [rows][dim]: of the split, and folded */
     float *top, *sum, *run_top, *run_sum; /* [rows] */
     float *zeros;               /* a key or value past the end, [dim] */
-    const char *row_of[STEP];
+    const char *row_of[STEP];   /* the keys or values of a step */
+    const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
 } space;
 
 INLINE size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
     size_t at = 0;
-#define TAKE(field, count) (s->field = (float *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
-    TAKE(scores, rows * SPLIT);
+#define TAKE(field, count) (s->field = (void *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
+    TAKE(scores, rows * ROW);
+    TAKE(from, rows);
+    TAKE(to, rows);
     TAKE(query, rows * dim);
     TAKE(stage, dim * STEP);
     TAKE(out, rows * dim);
@@ -51,8 +56,8 @@ INLINE size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
 }
 
 /* Addresses of the STEP rows of keys or values from token `first`, zeros from `end` on. */
-INLINE void find_rows(const call *c, space *s, const char *pages, int32_t row, int64_t head,
-                      int64_t first, int64_t end) {
+INLINE void find_rows(const call *c, const space *s, const char *pages, int32_t row, int64_t head,
+                      int64_t first, int64_t end, const char **to) {
     const rk_plan *plan = c->plan;
     const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
     int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
@@ -61,32 +66,21 @@ INLINE void find_rows(const call *c, space *s, const char *pages, int32_t row, i
     while (i < count) {
         const char *at = pages + ((table[page++] * plan->kv_heads + head) * size + offset) * width;
         int64_t stop = i + size - offset < count ? i + size - offset : count;
-        for (; i < stop; i++, at += width) s->row_of[i] = at;
+        for (; i < stop; i++, at += width) to[i] = at;
         offset = 0;
     }
-    for (; i < STEP; i++) s->row_of[i] = (const char *)s->zeros;
+    for (; i < STEP; i++) to[i] = (const char *)s->zeros;
 }
 
-/* Ask for the rows of STEP tokens ahead of time; `end` bounds them. Pages lie anywhere, so that the
- * machine's own prefetching ends with each. */
-INLINE void ask_for(const call *c, const char *pages, int32_t row, int64_t head, int64_t first,
-                    int64_t end) {
-    const rk_plan *plan = c->plan;
-    const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
-    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
-    int64_t last = first + STEP < end ? first + STEP : end;
-    while (first < last) {
-        int64_t page = first / size, offset = first % size;
-        int64_t count = size - offset < last - first ? size - offset : last - first;
-        const char *from = pages + ((table[page] * plan->kv_heads + head) * size + offset) * width;
-        for (int64_t byte = 0; byte < count * width; byte += 64) __builtin_prefetch(from + byte);
-        first += count;
-    }
+/* Ask for 16 rows' bytes: a little for each little that is used, since many at once wait for one
+ * another, and pages lie anywhere, so that the machine's own prefetching ends with each. */
+INLINE void ask_for(const char *const *rows, int64_t at) {
+    for (int i = 0; i < 16; i++) __builtin_prefetch(rows[i] + at);
 }
 
 #if RK_ISA == 512
-/* 16 rows of 16 words, from rows[i] + at bytes, into columns: to[word * STEP + i]. */
-INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+/* 16 rows of 16 words, from rows[i] + at bytes, into columns. */
+INLINE void turned(const char *const *rows, int64_t at, __m512i *to) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(rows[i] + at);
     for (int i = 0; i < 16; i += 2) {
@@ -104,11 +98,18 @@ INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
         __m512i high = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
         __m512i low2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
         __m512i high2 = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-        _mm512_storeu_si512(to + i * STEP, _mm512_shuffle_i32x4(low, low2, 0x88));
-        _mm512_storeu_si512(to + (i + 4) * STEP, _mm512_shuffle_i32x4(high, high2, 0x88));
-        _mm512_storeu_si512(to + (i + 8) * STEP, _mm512_shuffle_i32x4(low, low2, 0xdd));
-        _mm512_storeu_si512(to + (i + 12) * STEP, _mm512_shuffle_i32x4(high, high2, 0xdd));
+        to[i] = _mm512_shuffle_i32x4(low, low2, 0x88);
+        to[i + 4] = _mm512_shuffle_i32x4(high, high2, 0x88);
+        to[i + 8] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+        to[i + 12] = _mm512_shuffle_i32x4(high, high2, 0xdd);
     }
+}
+
+/* The same, a column every STEP words. */
+INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+    __m512i columns[16];
+    turned(rows, at, columns);
+    for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * STEP, columns[i]);
 }
 #else
 INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
@@ -127,8 +128,10 @@ INLINE void stage_keys(const call *c, space *s) {
     int64_t words = c->half_kv ? c->dim / 2 : c->dim;
     for (int64_t next = 0; next < words; next += 16) {
         int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
-        for (int side = 0; side < STEP; side += 16)
+        for (int side = 0; side < STEP; side += 16) {
             turn(s->row_of + side, word * 4, to + word * STEP + side);
+            if (2 * word < words) ask_for(s->ahead_of + side, word * 4);
+        }
     }
     if (!c->half_kv || c->pairs) return;
     for (int64_t word = words - 1; word >= 0; word--) /* from the end: in place */
@@ -139,17 +142,26 @@ INLINE void stage_keys(const call *c, space *s) {
         }
 }
 
+#if RK_DPBF16
+/* Which halves of two rows make pairs: of the first 16 columns, and of the second. */
+INLINE __m512i first_pairs(void) {
+    return _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a,
+                            0x00290009, 0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004,
+                            0x00230003, 0x00220002, 0x00210001, 0x00200000);
+}
+INLINE __m512i second_pairs(void) {
+    return _mm512_add_epi16(first_pairs(), _mm512_set1_epi16(16));
+}
+#endif
+
 /* Values to [STEP][dim] float32, or with pairs to [STEP / 2][dim] pairs of following tokens. */
 INLINE void stage_values(const call *c, space *s) {
 #if RK_DPBF16
-    const __m512i step = _mm512_set1_epi32(0x00010001);
-    __m512i low_pairs = _mm512_set_epi32(
-        0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009,
-        0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002,
-        0x00210001, 0x00200000);
-    __m512i high_pairs = _mm512_add_epi16(low_pairs, _mm512_slli_epi16(step, 4));
+    const __m512i low_pairs = first_pairs(), high_pairs = second_pairs();
 #endif
     for (int64_t i = 0; i < STEP; i++) {
+        for (int64_t at = 0; at < c->dim * (c->half_kv ? 2 : 4); at += 64)
+            __builtin_prefetch(s->ahead_of[i] + at);
         if (!c->half_kv) {
             memcpy(s->stage + i * c->dim, s->row_of[i], (size_t)c->dim * 4);
             continue;
