@@ -18,7 +18,7 @@ from typing import Any
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine, make_engine
-from radixgen.grammars.expr import Node, RuleSet
+from radixgen.grammars.expr import Node, RuleSet, concat, literal
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec, OptionValue
@@ -26,6 +26,8 @@ from radixgen.types import GrammarSpec, OptionValue
 DEFAULT_MAX_BYTES = 512 << 20
 MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is parsed
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
+
+HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
 
 Options = dict[str, OptionValue]
 
@@ -156,5 +158,7 @@ def build(spec: GrammarSpec, rules: RuleSet) -> Node:
     """The node of a spec, by the front end of its kind. Raises InvalidGrammar."""
     module, function = FRONT_ENDS[spec.kind]
     front_end: Any = getattr(importlib.import_module(f"radixgen.grammars.{module}"), function)
-    node: Node = front_end(spec.source, dict(spec.options), rules)
-    return node
+    options = dict(spec.options)
+    healed = options.pop(HEALED, "")
+    node: Node = front_end(spec.source, options, rules)
+    return concat(literal(str(healed).encode("latin-1")), node) if healed else node

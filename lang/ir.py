@@ -88,6 +88,7 @@ class GenOptions:
     seed: int | None = None
     logit_bias: dict[int, float] | None = None
     logprobs: int | None = None
+    token_healing: bool | None = None
     priority: int | None = None
     namespace: str | None = None
     program: str | None = None

@@ -11,10 +11,12 @@ import uuid
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Unpack, overload
 
 from radixgen.connection import Connection
 from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
+from radixgen.healing import Healer
 from radixgen.messages import (
     AbortRequest,
     CacheNode,
@@ -324,6 +326,7 @@ class EngineClient:
                 stop=sampling.stop,
                 continuation=True,
                 min_tokens=sampling.min_tokens,
+                num_skipped=len(message.healed),
             )
 
         stream = RequestStream(message.rid, number, sampling.n, make_decoder)
@@ -344,8 +347,25 @@ class EngineClient:
         for prompt in each:
             ids = await self._encode("prompt", prompt)
             check_prompt("prompt", ids, self.ready, num_more=sampling.max_tokens != 0)
-            requests.append((GenerateRequest(rid or self._new_rid(), sampling, **fields), ids))
+            healed = ""
+            if sampling.token_healing and sampling.max_tokens != 0:
+                num_kept, healed = self._heal(ids, fields)
+                ids = ids[:num_kept]
+            name = rid or self._new_rid()
+            requests.append((GenerateRequest(name, sampling, healed=healed, **fields), ids))
         return requests
+
+    def _heal(self, ids: "array[int]", options: dict[str, Any]) -> tuple[int, str]:
+        """How many tokens a prompt keeps, and the bytes of the others, as a message has them."""
+        if options.get("thinking") is not None:
+            reason = "thoughts begin with a token of their own; leave thinking or this out"
+            raise InvalidRequest(reason, "token_healing")
+        num_kept, data = self._healer.heal(ids)
+        return num_kept, data.decode("latin-1")
+
+    @cached_property
+    def _healer(self) -> Healer:
+        return Healer(self.tokenizer)
 
     async def _encode(self, name: str, prompt: Any, start: bool = True) -> "array[int]":
         """Ids of a prompt. `start`: with the tokens that open a text, as the model has them."""

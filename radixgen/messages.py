@@ -59,6 +59,7 @@ class GenerateRequest:
     namespace: str = ""  # prefixes are shared within one namespace only
     client: str = ""  # who to be fair between
     thinking: Thinking | None = None
+    healed: str = ""  # bytes, as Latin-1, that the output is to begin with; no part of its text
     kind: Literal["generate"] = "generate"
 
 

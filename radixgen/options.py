@@ -60,6 +60,7 @@ class GenerateOptions(RequestOptions, total=False):
     skip_special_tokens: bool
     grammar_mass: bool
     constrained_law: ConstrainedLaw
+    token_healing: bool
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -349,7 +349,7 @@ class IncrementalDecoder:
     U+FFFD. The text's owner alone calls this; it is not shared between threads.
 
     continuation: as for `Tokenizer.decode`. min_tokens: stop strings that are complete before that
-    many tokens are passed over.
+    many tokens are passed over. num_skipped: bytes at the beginning that are no part of the text.
     """
 
     def __init__(
@@ -359,6 +359,7 @@ class IncrementalDecoder:
         stop: Sequence[str] = (),
         continuation: bool = False,
         min_tokens: int = 0,
+        num_skipped: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
         self._special_text = not skip_special_tokens
@@ -366,6 +367,7 @@ class IncrementalDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = tokenizer.strips_first_space and not continuation
         self._unarmed = min_tokens
+        self._num_skipped = num_skipped
 
     @property
     def stopped(self) -> str | None:
@@ -377,6 +379,9 @@ class IncrementalDecoder:
         released = []
         for token_id in ids:
             piece = self._tokenizer.token_bytes(token_id, self._special_text)
+            if self._num_skipped:
+                skipped = min(self._num_skipped, len(piece))
+                piece, self._num_skipped = piece[skipped:], self._num_skipped - skipped
             self._unarmed -= 1
             released.append(self._matcher.push(self._first_trimmed(piece), self._unarmed <= 0))
         return self._utf8.decode(b"".join(released))

@@ -150,12 +150,13 @@ class SamplingParams:
     skip_special_tokens: bool = True
     grammar_mass: bool = False  # report the probability that the constraint leaves, a token
     constrained_law: ConstrainedLaw = "masked"
+    token_healing: bool = False  # draw the prompt's last tokens again if a longer one begins so
 
     def __post_init__(self) -> None:
         self._normalise()
         for name, kind, low, high in _RANGES:
             _check_range(name, getattr(self, name), kind, low, high)
-        for name in ("ignore_eos", "skip_special_tokens", "grammar_mass"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(
                     f"{name}={shown(getattr(self, name))} is not True or False", name
@@ -257,6 +258,7 @@ _RANGES: tuple[tuple[str, type, float, float], ...] = (
     ("logprobs", int, 0, 100),
     ("prompt_logprobs", int, 0, 100),
 )
+_FLAGS = ("ignore_eos", "skip_special_tokens", "grammar_mass", "token_healing")
 _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -63,15 +63,19 @@ CHATML = (
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")  # ids 256, 257, 258
 
 
-def write_byte_tokenizer(path: "Path", chat_template: str | None = CHATML) -> None:
-    """A Hugging Face tokenizer whose id is the byte, 0 to 255, then SPECIAL_TOKENS; eos 258."""
+def write_byte_tokenizer(
+    path: "Path", chat_template: str | None = CHATML, merges: "Sequence[tuple[str, str]]" = ()
+) -> None:
+    """A Hugging Face tokenizer whose id is the byte, 0 to 255, then `merges` of ASCII text, then
+    SPECIAL_TOKENS; eos 258 without merges."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     alphabet: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
     vocab = {character: byte for byte, character in alphabet.items()}
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    vocab |= {"".join(pair): 256 + place for place, pair in enumerate(merges)}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])

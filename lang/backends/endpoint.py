@@ -42,6 +42,7 @@ _NAMES = {
 _SAME = (
     *("n", "stop_token_ids", "temperature", "top_p", "min_p", "frequency_penalty"),
     *("presence_penalty", "repetition_penalty", "ignore_eos", "min_tokens", "seed"),
+    "token_healing",
 )
 
 
@@ -187,7 +188,8 @@ class RuntimeEndpoint:
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
             raise
-        generations = [self._generation(answer) for answer in answers]
+        heals = bool(gen.options.token_healing)
+        generations = [self._generation(answer, heals) for answer in answers]
         for generation in generations:
             refuse_broken(gen, generation.text, generation.meta["finish_reason"], self.who)
         return generations
@@ -236,7 +238,7 @@ class RuntimeEndpoint:
         except Exception:  # the closed connection has ended the request as well
             return
 
-    def _generation(self, answer: Mapping[str, Any]) -> Generation:
+    def _generation(self, answer: Mapping[str, Any], heals: bool) -> Generation:
         info, text = answer["meta_info"], answer["text"]
         reason = info.get("finish_reason") or {}
         if reason.get("type") == "abort":
@@ -247,6 +249,8 @@ class RuntimeEndpoint:
         }
         if self.tokenizer is None:
             return Generation(text, (), meta)
+        if heals:  # the first token spells more than the text
+            return Generation(text, (), meta, text)
         ids, tail = spelled_ids(
             self.tokenizer, text, answer.get("output_ids", ()), reason.get("matched")
         )

@@ -71,7 +71,8 @@ class LocalBackend:
                 push(piece.text)
             result = piece.result or result
         assert result is not None
-        return [self._generation(choice, result) for choice in result.choices]
+        heals = sampling.token_healing
+        return [self._generation(choice, result, heals) for choice in result.choices]
 
     def _ids(self, prompt: Sequence[int]) -> list[int]:
         """A generation needs a token to follow: the first of all is the one that opens a text."""
@@ -80,10 +81,13 @@ class LocalBackend:
         opening = self.client.tokenizer.encode("", add_special_tokens=True)
         return opening or [min(self.client.tokenizer.eos_ids)]
 
-    def _generation(self, choice: Choice, result: GenerateResult) -> Generation:
-        ids, tail = spelled_ids(
-            self.client.tokenizer, choice.text, choice.token_ids, choice.stop_reason
-        )
+    def _generation(self, choice: Choice, result: GenerateResult, heals: bool) -> Generation:
+        ids: Sequence[int] = ()
+        tail = choice.text  # with healing, the first token spells more than the text
+        if not heals:
+            ids, tail = spelled_ids(
+                self.client.tokenizer, choice.text, choice.token_ids, choice.stop_reason
+            )
         meta: dict[str, Any] = {
             "finish_reason": choice.finish_reason.value,
             "stop_reason": choice.stop_reason,

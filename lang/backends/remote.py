@@ -32,6 +32,7 @@ _OFF: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
     "frequency_penalty": (0, 0.0),
     "presence_penalty": (0, 0.0),
     "ignore_eos": (False,),
+    "token_healing": (False,),
 }
 
 

@@ -106,16 +106,17 @@ def drafter(config: RuntimeConfig, tokenizer: Tokenizer) -> Drafter | None:
 def stop_factory(tokenizer: Tokenizer) -> StopFactory:
     """Watchers of stop strings that decide as the frontend's IncrementalDecoder does."""
 
-    def make(sampling: SamplingParams) -> StopWatch:
+    def make(sampling: SamplingParams, num_skipped: int) -> StopWatch:
         matcher = StopMatcher(sampling.stop)
         special_text = not sampling.skip_special_tokens
-        num_seen = 0
+        num_seen, left = 0, num_skipped
 
         def watch(token_id: int) -> str | None:
-            nonlocal num_seen
+            nonlocal num_seen, left
             num_seen += 1
             piece = tokenizer.token_bytes(token_id, special_text)
-            matcher.push(piece, armed=num_seen >= sampling.min_tokens)
+            matcher.push(piece[left:], armed=num_seen >= sampling.min_tokens)
+            left = max(left - len(piece), 0)
             return matcher.stopped
 
         return watch

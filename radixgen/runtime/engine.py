@@ -9,6 +9,7 @@ import logging
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.cache.view import view
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
-from radixgen.grammars.compiler import CompiledGrammar
+from radixgen.grammars.compiler import HEALED, CompiledGrammar
 from radixgen.messages import CacheNode, GenerateRequest, RequestFailed, ScoreRequest
+from radixgen.runtime.beginnings import BeginsWith, TokenTexts
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.faithful import LawKey, PrefixStore
 from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
@@ -30,6 +32,8 @@ from radixgen.schedule.law import LawFactory
 from radixgen.schedule.request import Event, Request, ThoughtRules
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import GrammarSpec, Thinking
+
+MAX_BUDGET = 2**31 - 1  # tokens: no limit of its own
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +72,7 @@ class Engine:
         self._stats = EngineStats()
         self._prefixes = PrefixStore()
         self._special = special
+        self._texts: TokenTexts | None = None
         self._masks = MaskWriter()
         self._drafter = scheduler.planner.drafter = drafter
 
@@ -107,9 +112,28 @@ class Engine:
         if thinking is not None and message.sampling.is_faithful:
             reason = "thinking has no law of its own; leave it or constrained_law='faithful' out"
             raise InvalidRequest(reason, "thinking")
-        self.scheduler.add(Request.from_generate(message, ids))
+        request, grammar = Request.from_generate(message, ids), message.grammar
+        if message.healed:
+            grammar = self._heal(request, grammar, message.healed)
+        self.scheduler.add(request)
         if is_guided and self.grammars is not None:
-            self.grammars.submit(message.rid, message.grammar, thoughts)
+            self.grammars.submit(message.rid, grammar, thoughts)
+
+    def _heal(
+        self, request: Request, grammar: GrammarSpec | None, healed: str
+    ) -> GrammarSpec | None:
+        """Let an output begin with given bytes, within its constraint if it has one."""
+        if self._special is None or request.thinking is not None or max(healed) > "\xff":
+            raise InvalidRequest("healed is not bytes, or is before thoughts", "healed")
+        request.num_healed = len(healed)
+        if grammar is not None:
+            options = tuple(sorted((*grammar.options, (HEALED, healed))))
+            return replace(grammar, options=options)
+        if self._texts is None:
+            self._texts = TokenTexts(self._special)
+        make = partial(BeginsWith, self._texts, healed.encode("latin-1"))
+        request.thoughts = ThoughtRules(make, MAX_BUDGET, 0)
+        return None
 
     def _take_grammars(self, pool: GrammarPool) -> list[Event]:
         """Requests whose constraint is compiled may be scheduled; the others are refused."""

@@ -55,9 +55,10 @@ class Drafter(Protocol):
 MatcherFactory = Callable[[], GrammarMatcher]
 StopWatch = Callable[[int], str | None]
 """Takes each output token in turn; returns the stop string that is now complete, if one is."""
-StopFactory = Callable[[SamplingParams], StopWatch]
-"""For a request with stop strings. They match only from min_tokens on, in the text that
-skip_special_tokens leaves, so that both sides of the wire agree."""
+StopFactory = Callable[[SamplingParams, int], StopWatch]
+"""For a request with stop strings, and bytes at the beginning of its output that are no part of the
+text. They match only from min_tokens on, in the text that skip_special_tokens leaves, so that both
+sides of the wire agree."""
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 """(known tokens, limit) -> at most `limit` guesses of what follows."""
 
@@ -123,6 +124,7 @@ class Request:
     make_law: LawFactory | None = None
     thoughts: "ThoughtRules | None" = None  # of the text before the constrained one
     propose: Propose | None = None
+    num_healed: int = 0  # bytes at the beginning of the output that are no part of its text
 
     # the scheduler's
     order: int = 0  # of arrival

@@ -379,7 +379,8 @@ class Scheduler:
         if request.make_law is not None and sequence.law is None:
             sequence.law = request.make_law(sequence.seed)
         if request.sampling.stop and self.admission.stop_factory is not None:
-            sequence.stop_watch = self.admission.stop_factory(request.sampling)
+            make_watch = self.admission.stop_factory
+            sequence.stop_watch = make_watch(request.sampling, request.num_healed)
 
     def _restart(self, sequence: SequenceState) -> None:
         """Its law takes the output back. What was computed stays in the tree for the next try."""

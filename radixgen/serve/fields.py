@@ -52,6 +52,7 @@ class SamplingFields(Closed):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = None
+    token_healing: bool | None = None
     include_stop_str_in_output: bool | None = None
     no_stop_trim: bool | None = None
 
@@ -97,7 +98,8 @@ class StreamOptions(Closed):
 
 
 _PLAIN = ("temperature", "top_p", "min_p", "min_tokens", "ignore_eos", "presence_penalty",
-          "frequency_penalty", "repetition_penalty", "n", "skip_special_tokens")  # fmt: skip
+          "frequency_penalty", "repetition_penalty", "n", "skip_special_tokens",
+          "token_healing")  # fmt: skip
 
 
 def to_sampling(fields: SamplingFields, config: ServeConfig, **more: Any) -> SamplingParams:

@@ -22,6 +22,7 @@ class SglangSampling(Closed):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    token_healing: bool | None = None
     no_stop_trim: bool | None = None
     n: int | None = None
     sampling_seed: int | None = None

@@ -53,7 +53,8 @@ def test_stop_strings_through_a_watch() -> None:
     drawn = expect_tokens(prompt, 7, 10, VOCAB)
     watched: list[tuple[str, ...]] = []
 
-    def factory(sampling: SamplingParams) -> Any:
+    def factory(sampling: SamplingParams, num_skipped: int) -> Any:
+        assert num_skipped == 0
         watched.append(sampling.stop)
         return lambda token_id: sampling.stop[0] if token_id == drawn[4] else None
 
