@@ -31,6 +31,7 @@ from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
 from radixgen.serve.jobs import Jobs
 from radixgen.serve.metrics import Metrics
+from radixgen.serve.openapi import describe
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Supervisor
 
@@ -70,6 +71,7 @@ def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:
     for kind in (RadixgenError, HTTPException, TimeoutError, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
+    describe(app, config.model_names)
     known = {getattr(route, "path", "") for route in app.routes}
 
     def on_done(method: str, path: str, status: int, seconds: float) -> None:

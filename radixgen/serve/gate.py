@@ -60,7 +60,12 @@ class Gate:
             except ApiError as error:
                 await _refuse(scope, answer.send, error, request_id)
                 return
-            await self._app(scope, _limited(receive, self._config.max_body_bytes), answer.send)
+            try:
+                await self._app(scope, _limited(receive, self._config.max_body_bytes), answer.send)
+            except Exception:
+                if answer.status != 500:
+                    raise
+                # It is answered and logged: the connection may go on to serve others.
         finally:
             seconds = time.monotonic() - begun
             method, path = scope["method"], scope["path"]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from radixgen.serve.chat import answer_constraint, call_id, parsed
 from radixgen.serve.context import Context, get_context, log_usage, make_job
 from radixgen.serve.conversation import Layout, prompt_ids
-from radixgen.serve.errors import ApiError
+from radixgen.serve.errors import ApiError, bad_request
 from radixgen.serve.http import json_answer, named_event
 from radixgen.serve.jobs import Job
 from radixgen.serve.messages_request import (
@@ -22,13 +22,14 @@ from radixgen.serve.messages_request import (
     turns_of,
 )
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.schemas import AnthropicErrorAnswer
 from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Said, ToolCallParser
 from radixgen.types import FinishReason, GenerateResult, Piece, SamplingParams, Usage
 
 router = APIRouter(tags=["Anthropic"])
 
 
-@router.post("/v1/messages/count_tokens", responses=answers(None))
+@router.post("/v1/messages/count_tokens", responses=answers(None, error=AnthropicErrorAnswer))
 async def count_tokens(body: CountRequest, request: Request) -> Response:
     """How many tokens the prompt of a conversation has."""
     context = get_context(request)
@@ -39,7 +40,7 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
     return json_answer({"input_tokens": len(ids)})
 
 
-@router.post("/v1/messages", responses=answers(None, stream=True))
+@router.post("/v1/messages", responses=answers(None, stream=True, error=AnthropicErrorAnswer))
 async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation."""
     context = get_context(request)
@@ -59,6 +60,8 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
 async def _prompt(context: Context, body: CountRequest) -> list[int]:
     """The prompt's ids. A last message of the assistant is continued, as Anthropic's models do."""
     turns = turns_of(body)
+    if not turns:
+        raise bad_request("messages hold no content", "messages")
     continues = turns[-1].role == "assistant"
     layout = Layout(open_answer=not continues, continue_last=continues)
     return await prompt_ids(context.client, turns, tools_of(body), layout)

@@ -75,7 +75,7 @@ async def version() -> Response:
     return json_answer({"version": importlib.metadata.version("radixgen")})
 
 
-@router.get("/metrics", responses=answers(None))
+@router.get("/metrics", responses=answers(None, media_type="text/plain"))
 async def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
     return Response(get_context(request).metrics.render(), media_type=CONTENT_TYPE)

@@ -18,7 +18,7 @@ from radixgen.options import Prompt
 from radixgen.serve.constraints import constraint_of
 from radixgen.serve.context import Context, get_context, log_usage, make_job
 from radixgen.serve.errors import bad_request
-from radixgen.serve.fields import Closed, RoutingFields, Salt, check_prompts, to_sampling
+from radixgen.serve.fields import Closed, Rid, RoutingFields, Salt, check_prompts, to_sampling
 from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import finite
@@ -47,7 +47,7 @@ class GenerateBody(Closed):
     text: str | list[str] | None = None
     input_ids: list[int] | list[list[int]] | None = None
     sampling_params: SglangSampling = Field(default_factory=SglangSampling)
-    rid: str | None = None
+    rid: Rid | None = None
     stream: bool = False
     return_logprob: bool = False
     logprob_start_len: int = -1

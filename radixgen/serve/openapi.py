@@ -1,9 +1,11 @@
 """What routes say of themselves in `/openapi.json`, and of a constraint's name in errors."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from radixgen.errors import InvalidGrammar, InvalidRequest
@@ -26,19 +28,54 @@ _ERRORS = {
 }
 
 
-def answers(model: type[BaseModel] | None, *, stream: bool = False) -> Answers:
-    """The answers of a route: one that succeeds, perhaps as events, and the errors."""
+def answers(
+    model: type[BaseModel] | None,
+    *,
+    stream: bool = False,
+    media_type: str | None = None,
+    error: type[BaseModel] = ErrorAnswer,
+) -> Answers:
+    """The answers of a route: one that succeeds, perhaps as events, and the errors. `media_type`:
+    of an answer that is text and no JSON."""
     found: Answers = {
-        status: {"model": ErrorAnswer, "description": text} for status, text in _ERRORS.items()
+        status: {"model": error, "description": text} for status, text in _ERRORS.items()
     }
     found[422] = found[400]  # takes the place of FastAPI's own
     success: dict[str, Any] = {"description": "done"}
     if model is not None:
         success["model"] = model
-    if stream:
-        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    kind = "text/event-stream" if stream else media_type
+    if kind is not None:
+        success["content"] = {kind: {"schema": {"type": "string"}}}
     found[200] = success
     return found
+
+
+def describe(app: FastAPI, model_names: Sequence[str]) -> None:
+    """Have `/openapi.json` name the models that a request may name: no other is served."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+            )
+            for schema in document["components"]["schemas"].values():
+                _name_models(schema.get("properties", {}).get("model"), list(model_names))
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _name_models(field: dict[str, Any] | None, names: list[str]) -> None:
+    """`field`: the schema of a field `model`, which is text or, in some, nothing."""
+    if field is not None:
+        for part in field.get("anyOf", [field]):
+            if part.get("type") == "string":
+                part["enum"] = names
 
 
 @contextlib.contextmanager

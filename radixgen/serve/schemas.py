@@ -128,6 +128,17 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetails
 
 
+class AnthropicErrorDetails(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+    request_id: str
+
+
 class CompletionLogprobsAnswer(BaseModel):
     tokens: list[str]
     token_logprobs: list[float | None]

@@ -125,6 +125,7 @@ def test_schemas_and_stops(client: anthropic.Anthropic) -> None:
     [
         {"max_tokens": -1},
         {"messages": []},
+        {"messages": [{"role": "user", "content": []}]},
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         {"extra_body": {"temperature": 1000}},
         {"thinking": {"type": "enabled", "budget_tokens": 1024}},

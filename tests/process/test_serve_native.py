@@ -114,6 +114,7 @@ def test_schemas_and_grammars_are_kept(http: httpx2.Client) -> None:
         ({}, "text"),
         ({"text": "a", "input_ids": [1]}, "text"),
         ({"text": ""}, "text"),
+        ({"text": "a", "rid": ""}, "rid"),
         ({"input_ids": [[1], []]}, "text"),
         ({"input_ids": [4000]}, "prompt"),
         ({"text": "a", "sampling_params": {"regex": "a", "ebnf": 'root ::= "a"'}}, "ebnf"),
