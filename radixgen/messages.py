@@ -160,8 +160,8 @@ class StepOutput:
     stop_reasons: tuple[str | int | None, ...]
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # empty: nobody asked
     grammar_masses: tuple[tuple[float, ...], ...] = ()  # likewise
-    kind: Literal["step"] = "step"
     cached_tokens: tuple[int | None, ...] = ()  # empty: no choice begins here
+    kind: Literal["step"] = "step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,9 +402,9 @@ class Piece:
 
     `prompt` is the position of the prompt in the list given to `generate`. The last piece of a
     choice has a `finish_reason`; the last piece of a prompt holds its `result` and may be empty.
+    The first piece of a choice says how many `cached_tokens` of the prompt came from the tree.
     """
 
-    The first piece of a choice says how many `cached_tokens` of the prompt came from the tree.
     rid: str
     prompt: int
     index: int
@@ -414,9 +414,9 @@ class Piece:
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     grammar_masses: tuple[float, ...] = ()
+    cached_tokens: int | None = None
     result: GenerateResult | None = None
 
-    cached_tokens: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:

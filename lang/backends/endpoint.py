@@ -201,11 +201,11 @@ class RuntimeEndpoint:
             return list(answers)
         text, last = "", None
         async for last in self._stream(body | {"stream": True}):
-            push(last["text"][len(text) :])  # texts are cumulative
-            text = last["text"]
             cached = last["meta_info"].get("cached_tokens")
             if not text and cached is not None and "input_ids" in body:
                 push.found(len(body["input_ids"]), cached)
+            push(last["text"][len(text) :])  # texts are cumulative
+            text = last["text"]
         if last is None:
             raise RadixgenError(f"{self.who} answered with nothing")
         return [last]

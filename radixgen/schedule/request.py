@@ -85,8 +85,8 @@ class SequenceOutput:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     grammar_masses: tuple[float, ...] = ()
-
     cached_tokens: int | None = None
+
 
 Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
 
