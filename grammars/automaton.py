@@ -29,6 +29,7 @@ from radixgen.grammars.expr import (
     Bytes,
     Concat,
     Expr,
+    Hook,
     Literal,
     Node,
     Not,
@@ -105,6 +106,22 @@ class Automaton:
                 break
             state = self.step(state, byte)
         return state
+
+    def hooks(self, state: State) -> list[Hook]:
+        """The hooks that a state stands before."""
+        return [stack.head for stack in members(state.stacks) if isinstance(stack.head, Hook)]
+
+    def resolved(self, state: State, found: dict[Hook, Node]) -> State | None:
+        """The state with what was found in the place of its hooks."""
+        after: dict[Stack, None] = {}
+        for stack in members(state.stacks):
+            if isinstance(stack.head, Hook) and stack.head in found:
+                node = prune(found[stack.head])
+                if node is not EMPTY:
+                    after.update(dict.fromkeys(members(self._push(node, stack.tail or self.end))))
+            else:
+                after[stack] = None
+        return self._state(self._merge(after)) if after else None
 
     def is_accepting(self, state: State) -> bool:
         """Whether the text so far is complete."""

@@ -19,6 +19,7 @@ from typing import Any
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine, make_engine
 from radixgen.grammars.expr import Node, RuleSet, concat, literal
+from radixgen.grammars.following import Following
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec, OptionValue
@@ -51,6 +52,7 @@ class CompiledGrammar:
     start: int
     rules: RuleSet
     max_growth: int  # bytes that one text may add to the engine
+    following: Following | None = None  # where what may come depends on the text so far
 
     def matcher(self) -> GrammarMatcher:
         """A matcher at the beginning of a text."""
@@ -130,7 +132,8 @@ class GrammarCompiler:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
-        return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8)
+        following = Following(engine) if rules.close() else None
+        return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8, following)
 
     def _current_engine(self) -> Engine:
         with self._lock:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Node
+from radixgen.grammars.expr import Hook, Node
 from radixgen.grammars.native_engine import NativeEngine, load_library
 from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.vocabulary import Vocabulary
@@ -65,8 +65,21 @@ class Engine(Protocol):
         """The fewest tokens that spell a shortest text (in bytes) that completes a state."""
         ...
 
+    def fewest_tokens(self, state: int) -> int:
+        """How many tokens complete a state: those of `shortest_tokens`, or, where a hook lies on
+        the way, as many as suffice whatever stands before it."""
+        ...
+
     def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
         """Take from a state's mask what leaves more than `budget` - 1 tokens to complete."""
+        ...
+
+    def hooks(self, state: int) -> list[Hook]:
+        """The hooks that a state stands before: what follows depends on the text so far."""
+        ...
+
+    def resolved(self, state: int, found: dict[Hook, Node]) -> int:
+        """The state with what was found in the place of its hooks; 0 where nothing is left."""
         ...
 
     @property

@@ -24,6 +24,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 from weakref import ref
 
+from radixgen.errors import InvalidGrammar
+
 MAX_CODE_POINT = 0x10FFFF
 ALL_BYTES = (1 << 256) - 1
 
@@ -179,6 +181,38 @@ class Rule:
         return f"Rule({self.key!r})"
 
 
+class Hook(Rule):
+    """A rule whose language depends on the text before it.
+
+    Its body reads too much: what any text before might be followed by. `resolve` takes the text so
+    far, or enough of its end, and gives what may follow that one; it is never empty. Whoever
+    follows a text puts that in the rule's place as soon as the text stands before it
+    (`following.py`). An automaton alone takes the body.
+    """
+
+    __slots__ = ("most", "resolve", "spare", "surely")
+
+    def __init__(
+        self,
+        key: Hashable,
+        expand: Callable[[], "Node"],
+        resolve: Callable[[bytes], "Node"],
+        *,
+        surely: Callable[[bytes, bytes], bool],
+        spare: int | None,
+        most: int | None,
+    ) -> None:
+        super().__init__(key, expand, productive=True)
+        self.resolve = resolve
+        # Whether what the body allows behind a text may follow it: False if it is not known.
+        self.surely = surely
+        # How many bytes longer than a shortest text of the body one of a resolved rule is, at most.
+        self.spare = spare
+        # How many bytes the shortest text of any resolved rule has at most; None: about the body's,
+        # and no text has to go through the rule to be complete.
+        self.most = most
+
+
 Node = Expr | Rule
 
 EPSILON: Expr = Literal(b"")
@@ -192,6 +226,8 @@ class RuleSet:
 
     def __init__(self) -> None:
         self._rules: dict[Hashable, Rule] = {}
+        self.has_hooks = False  # then a text has to be kept; known before one is begun
+        self._is_closed = False
 
     def rule(
         self, key: Hashable, expand: Callable[[], Node], productive: bool | None = None
@@ -201,6 +237,25 @@ class RuleSet:
         if found is None:
             found = self._rules[key] = Rule(key, expand, productive)
         return found
+
+    def expect_hooks(self) -> None:
+        """Say that texts will meet hooks. Raises InvalidGrammar when texts have begun without."""
+        if self._is_closed and not self.has_hooks:
+            raise InvalidGrammar("a rule that depends on the text before it was found too late")
+        self.has_hooks = True
+
+    def hook(self, key: Hashable, make: Callable[[], Hook]) -> Rule:
+        """The hook of that key, made if it is new."""
+        self.expect_hooks()
+        found = self._rules.get(key)
+        if found is None:
+            found = self._rules[key] = make()
+        return found
+
+    def close(self) -> bool:
+        """Texts begin from now on; returns whether they meet hooks."""
+        self._is_closed = True
+        return self.has_hooks
 
     def __len__(self) -> int:
         return len(self._rules)

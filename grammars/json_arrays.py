@@ -2,7 +2,7 @@
 
 Without counts the items behind the prefix are one counted repeat. With `contains` or `uniqueItems`
 a lazy rule stands for what came so far: how many items, how many of each counted kind, and which
-values of a finite set were used.
+values of a finite set were used. Unique items out of too many values to list: `json_unique.py`.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, repeat
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_layout import Layout
 from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Count, Goal, goal
+from radixgen.grammars.json_unique import NOTHING, Differing, Taken
+from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
 
 MAX_UNIQUE = 4096  # different values that an array with uniqueItems may have
 
@@ -26,27 +28,39 @@ class Context(Protocol):
     def layout(self) -> Layout: ...
     def value(self, wanted: Goal) -> Node: ...
     def members(self, wanted: Goal) -> dict[Any, Node] | None: ...
+    def at_least(self, wanted: Goal, most: int) -> int: ...
+    def strings(self, wanted: Goal, most: int) -> list[int]: ...
+    def objects(self, wanted: Goal, most: int) -> int: ...
     def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What came so far, as far as it matters: items, counts reached, values used (bits)."""
+    """What came so far, as far as it matters: items, counts reached, and which values: their bits,
+    or, where there is no list of values, themselves. `rivals`: the arrays to differ from that have
+    all items so far, `matched` of them."""
 
     items: int = 0
     counts: tuple[int, ...] = ()
     used: int = 0
+    taken: Taken = NOTHING
+    rivals: Few = NOBODY
+    matched: int = 0
 
 
 class ArrayRules:
     """The rules of one shape."""
 
-    def __init__(self, context: Context, shape: ArrayShape) -> None:
+    def __init__(self, context: Context, shape: ArrayShape, is_derived: bool) -> None:
         self._context = context
+        self._is_derived = is_derived  # from what a value must not be
         self._shape = shape
         self._layout = self._context.layout
         self._values: dict[Any, Node] | None = None
         self._bits: dict[Any, int] = {}
+        self._high = shape.high
+        self._differing: Differing | None = None
+        self._rivals = Rivals(shape.unlike)
         self._cap = max(len(shape.prefix), shape.low if shape.high is None else shape.high)
         for count in shape.counts:
             self._cap = max(self._cap, count.start)
@@ -56,9 +70,11 @@ class ArrayRules:
         opened = self._layout.opened(b"[")
         if self._shape.unique is not None and self._shape.high not in (0, 1):
             self._find_values(self._shape.unique)
-        if not self._shape.counts and self._values is None:
+        independent = self._values is None and self._differing is None
+        if independent and not (self._shape.counts or self._shape.unlike):
             return concat(opened, self._plain())
-        first = Progress(counts=(0,) * len(self._shape.counts))
+        rivals = self._rivals.every
+        first = Progress(counts=(0,) * len(self._shape.counts), rivals=rivals)
         empty = literal(b"]") if self._may_close(first) else EMPTY
         return concat(opened, union(empty, self._next(first)))
 
@@ -108,19 +124,22 @@ class ArrayRules:
         for wanted in goals:
             members = self._context.members(wanted)
             if members is None or len(members) > MAX_UNIQUE:
-                self._refuse_unique(owner)
+                self._tell_apart(owner)
                 return
             values |= members
         self._values = values
         self._bits = {value: 1 << index for index, value in enumerate(values)}
 
-    def _refuse_unique(self, owner: Schema) -> None:
-        self._context.refuse(
-            "uniqueItems",
-            owner,
-            f"the items have no finite list of at most {MAX_UNIQUE} values; give them an enum, or "
-            f"drop the keyword",
-        )
+    def _tell_apart(self, owner: Schema) -> None:
+        """Unique items without a list of values. Refuses where they may run out."""
+        differing = Differing(self._context, self._shape, owner, self._is_derived)
+        why = differing.why_not()
+        if why is not None:
+            self._context.refuse("uniqueItems", owner, why)
+            return
+        self._context.rules.expect_hooks()
+        self._differing = differing
+        self._high = self._cap = differing.most
 
     def _next(self, now: Progress) -> Node:
         """One more item, and what follows."""
@@ -133,20 +152,49 @@ class ArrayRules:
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._layout.closed(b"]") if self._may_close(now) else EMPTY
-        return union(close, concat(self._layout.comma, self._next(now)))
+        return union(close, self._more(now))
+
+    def _more(self, now: Progress) -> Node:
+        """A comma and one more item, if there may be one."""
+        if self._high is not None and now.items >= self._high:
+            return EMPTY
+        if self._differing is None:
+            return concat(self._layout.comma, self._next(now))
+        key = ("differing item", self._context, self._shape, now)
+        return self._differing.more(
+            key, now.items, now.taken, lambda taken: self._next(replace(now, taken=taken))
+        )
 
     def _may_close(self, now: Progress) -> bool:
+        if self._rivals.equal(now.rivals, now.matched):
+            return False
         counts = zip(now.counts, self._shape.counts, strict=True)
         return now.items >= self._shape.low and all(had >= count.low for had, count in counts)
 
     def _item(self, now: Progress) -> Node:
         shape = self._shape
-        if shape.high is not None and now.items >= shape.high:
+        if self._high is not None and now.items >= self._high:
             return EMPTY
-        more = replace(now, items=min(now.items + 1, self._cap))
         wanted = shape.goal_of(now.items)
-        ways = self._ways(wanted, now, 0)
-        return union(*(self._one(goals, replace(more, counts=counts)) for goals, counts in ways))
+        if self._differing is not None:
+            wanted = self._differing.goal_of(now.items, now.taken)
+        more = replace(now, items=min(now.items + 1, self._cap))
+        return union(
+            *(
+                self._one(goals, replace(then, counts=counts))
+                for also, then in self._compared(now, more)
+                for goals, counts in self._ways(wanted | also, now, 0)
+            )
+        )
+
+    def _compared(self, now: Progress, more: Progress) -> list[tuple[Goal, Progress]]:
+        """Which rivals have this item as well: its goal, and the progress after it."""
+        if not now.rivals:
+            return [(ANYTHING, more)]
+        return [
+            (also, replace(more, rivals=rivals, matched=(now.matched + 1) * bool(rivals)))
+            for also, rivals in self._rivals.ways(now.rivals, now.matched)
+        ]
 
     def _one(self, wanted: Goal, after: Progress) -> Node:
         if self._values is None:

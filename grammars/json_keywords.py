@@ -26,6 +26,7 @@ from radixgen.grammars.json_shapes import (
     Keys,
     Member,
     ObjectShape,
+    Unlike,
     goal,
 )
 from radixgen.grammars.json_texts import Texts
@@ -402,3 +403,12 @@ def not_array_constant(node: Schema, pointer: str, value: list[Any]) -> Iterator
 def item_at(index: int, wanted: Goal) -> ArrayShape:
     """Arrays with an item of that index and goal."""
     return ArrayShape((ANYTHING,) * index + (wanted,), low=index + 1)
+
+
+def unlike(kind: str, node: Schema, listed: list[tuple[str, Any]]) -> ObjectShape | ArrayShape:
+    """Objects or arrays that are none of these, as one shape."""
+    others = tuple(Unlike(node, pointer, value) for pointer, value in listed)
+    if kind == "array":
+        return ArrayShape(unlike=others)
+    names = (name for _, value in listed for name in value)
+    return ObjectShape(dict.fromkeys(names, ANYTHING), unlike=others)

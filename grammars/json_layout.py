@@ -12,6 +12,8 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import (
     EPSILON,
+    Concat,
+    Literal,
     Node,
     Rule,
     RuleSet,
@@ -45,6 +47,13 @@ class Layout:
 
     def closed(self, bracket: bytes) -> Node:
         return concat(self.blank, literal(bracket))
+
+    def split_comma(self) -> tuple[Node, Node]:
+        """The separator of items up to its comma, and the rest of it."""
+        first, *rest = self.comma.args if isinstance(self.comma, Concat) else (self.comma,)
+        assert isinstance(first, Literal)
+        before, comma, after = first.value.partition(b",")
+        return literal(before + comma), concat(literal(after), *rest)
 
 
 def layout(options: Mapping[str, Any]) -> Layout:

@@ -22,6 +22,7 @@ from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, ke
 from radixgen.grammars.json_layout import Layout
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
+from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
 
 
 class Context(Protocol):
@@ -45,7 +46,8 @@ class Progress:
     `place`: how many names of each chain were passed. `seen`: the bits of names that stand alone.
     `members`: their
     number, up to the bound that matters. `missing`: indices of members that have to exist and do
-    not yet. `bound`: those that an undeclared name has fulfilled.
+    not yet. `bound`: those that an undeclared name has fulfilled. `rivals`: the values to differ
+    from that have all members so far, `matched` of them.
     """
 
     place: tuple[int, ...] = ()
@@ -53,17 +55,21 @@ class Progress:
     members: int = 0
     missing: frozenset[int] = frozenset()
     bound: frozenset[int] = frozenset()
+    rivals: Few = NOBODY
+    matched: int = 0
 
 
 def _at(now: Progress, place: tuple[int, ...]) -> Progress:
     """`dataclasses.replace`, which takes as long as the rest of a member's rule, for one field."""
-    return Progress(place, now.seen, now.members, now.missing, now.bound)
+    rest = (now.missing, now.bound, now.rivals, now.matched)
+    return Progress(place, now.seen, now.members, *rest)
 
 
 def _missing(now: Progress, missing: frozenset[int]) -> Progress:
     if missing == now.missing:
         return now
-    return Progress(now.place, now.seen, now.members, missing, now.bound)
+    rest = (now.bound, now.rivals, now.matched)
+    return Progress(now.place, now.seen, now.members, missing, *rest)
 
 
 class ObjectRules:
@@ -87,12 +93,14 @@ class ObjectRules:
         self._counting = shape.low > 0 or shape.high is not None
         self._cap = shape.low if shape.high is None else shape.high
         self._plain: dict[str, Node] = {}
+        self._rivals = Rivals(shape.unlike)
         self._sure = context.shape_productive(shape) or None
 
     def start(self) -> Node:
         """The whole object."""
         missing = frozenset(range(len(self._shape.some)))
-        first = Progress((0,) * len(self._chains), missing=missing)
+        rivals = self._rivals.every
+        first = Progress((0,) * len(self._chains), missing=missing, rivals=rivals)
         self._check_low()
         empty = literal(b"}") if self._may_close(first) else EMPTY
         return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
@@ -159,7 +167,7 @@ class ObjectRules:
     def _may_close(self, now: Progress) -> bool:
         if now.missing or (self._counting and now.members < self._shape.low):
             return False
-        return self._passed(now)
+        return self._passed(now) and not self._rivals.equal(now.rivals, now.matched)
 
     def _passed(self, now: Progress) -> bool:
         """Whether every required name was seen."""
@@ -223,7 +231,7 @@ class ObjectRules:
         """The member of that name."""
         name = self._chains[chain][index]
         alone = len(self._chains) == 1 and not self._alone
-        plain = alone and not self._counting and not self._shape.some
+        plain = alone and not (self._counting or self._shape.some or now.rivals)
         found = self._plain.get(name) if plain else None
         if found is None:
             place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
@@ -238,10 +246,20 @@ class ObjectRules:
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
         ways = [
-            concat(self._context.value(wanted), self._after(_missing(after, missing)))
-            for wanted, missing in self._fulfilling(self._goals[name], now.missing, open_to)
+            concat(self._context.value(wanted), self._after(_missing(then, missing)))
+            for also, then in self._compared(now, after, name)
+            for wanted, missing in self._fulfilling(self._goals[name] | also, now.missing, open_to)
         ]
         return concat(literal(spelled(name)), self._layout.colon, union(*ways))
+
+    def _compared(self, now: Progress, after: Progress, name: str) -> list[tuple[Goal, Progress]]:
+        """Which rivals have the same member of that name: its goal, and the progress after it."""
+        if not now.rivals:
+            return [(ANYTHING, after)]
+        return [
+            (also, replace(after, rivals=rivals, matched=(now.matched + 1) * bool(rivals)))
+            for also, rivals in self._rivals.ways(now.rivals, name)
+        ]
 
     def _counted(self, after: Progress) -> Progress:
         if not self._counting:
@@ -265,6 +283,8 @@ class ObjectRules:
 
     def _undeclared(self, now: Progress) -> Iterator[Node]:
         after = self._counted(now)
+        if now.rivals:  # they have none but declared names
+            after = replace(after, rivals=NOBODY, matched=0)
         if not self._context.any_order:
             after = replace(after, place=self._ends, seen=(1 << len(self._alone)) - 1)
         for one, text in self.classes:

@@ -72,6 +72,8 @@ class Proofs:
 
     def shape(self, shape: ObjectShape | ArrayShape) -> bool | None:
         """Whether a shape has a value."""
+        if shape.unlike:
+            return None
         if isinstance(shape, ObjectShape):
             if shape.some or shape.high is not None or shape.low > len(shape.required):
                 return None

@@ -7,6 +7,7 @@ Knows how two shapes meet. Knows no schema's keywords and no text.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from radixgen.grammars.expr import Expr
 from radixgen.grammars.json_document import Schema
@@ -56,12 +57,22 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Unlike:
+    """An object or an array that is excluded, and where in the schema it stands."""
+
+    node: Schema
+    pointer: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ObjectShape:
     """Members by name and rules over all others.
 
     `goals` has every name that is spoken of. `chains` are the orders in which schemas declare
     names; no name is in two of them. `every` holds of each member whose name is among the keys;
-    `some` has to exist. `low` and `high` count members.
+    `some` has to exist. `low` and `high` count members. All of it is none of `unlike`, whose names
+    are in `goals`.
     """
 
     goals: Mapping[str, Goal] = field(default_factory=dict)
@@ -71,6 +82,7 @@ class ObjectShape:
     some: tuple[Member, ...] = ()
     low: int = 0
     high: int | None = None
+    unlike: tuple[Unlike, ...] = ()
 
     def goal_of(self, name: str) -> Goal:
         """What the value of that member has to satisfy."""
@@ -96,7 +108,7 @@ class Count:
 class ArrayShape:
     """Goals of the first items, of all others, bounds on their number, counts among them.
 
-    `unique` is where `uniqueItems` stands, if it does.
+    `unique` is where `uniqueItems` stands, if it does. All of it is none of `unlike`.
     """
 
     prefix: tuple[Goal, ...] = ()
@@ -105,6 +117,7 @@ class ArrayShape:
     high: int | None = None
     counts: tuple[Count, ...] = ()
     unique: Schema | None = None
+    unlike: tuple[Unlike, ...] = ()
 
     def goal_of(self, index: int) -> Goal:
         return self.prefix[index] if index < len(self.prefix) else self.rest
@@ -139,6 +152,7 @@ def meet_objects(one: ObjectShape, other: ObjectShape, never: Never) -> ObjectSh
         one.some + tuple(m for m in other.some if m not in one.some),
         max(one.low, other.low),
         lesser(one.high, other.high),
+        one.unlike + tuple(u for u in other.unlike if u not in one.unlike),
     )
     return None if hopeless_object(shape, never) else shape
 
@@ -175,6 +189,7 @@ def meet_arrays(one: ArrayShape, other: ArrayShape, never: Never) -> ArrayShape 
         lesser(one.high, other.high),
         one.counts + tuple(c for c in other.counts if c not in one.counts),
         one.unique or other.unique,
+        one.unlike + tuple(u for u in other.unlike if u not in one.unlike),
     )
     return None if hopeless_array(shape, never) else shape
 

@@ -11,6 +11,7 @@ from typing import Any
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
+from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
@@ -46,6 +47,7 @@ class Values:
         self._nodes: dict[Goal, Node] = {}
         self._containers: dict[Any, tuple[ObjectRules | ArrayRules, Node]] = {}
         self._proofs = Proofs(algebra)
+        self._counts = Counts(algebra, self._proofs)
         self._kept: list[Any] = []  # what rule keys name by id
 
     def value(self, wanted: Goal) -> Node:
@@ -92,7 +94,7 @@ class Values:
             if isinstance(shape, ObjectShape):
                 rules = ObjectRules(self, shape, _owner(wanted))
             else:
-                rules = ArrayRules(self, shape)
+                rules = ArrayRules(self, shape, any(not sign for _, sign in wanted))
             found = self._containers[shape] = (rules, rules.start())
         return found
 
@@ -148,6 +150,18 @@ class Values:
         found.update((("number", n), _number(n)) for n in sorted(numbers))
         found.update((("text", t), literal(spelled(t))) for t in sorted(texts))
         return found
+
+    def at_least(self, wanted: Goal, most: int) -> int:
+        """How many values a goal surely has, counted up to `most`."""
+        return self._counts.at_least(wanted, most)
+
+    def strings(self, wanted: Goal, most: int) -> list[int]:
+        """The lengths of the shortest strings of a goal, at most `most` of them."""
+        return self._counts.strings(wanted, most)
+
+    def objects(self, wanted: Goal, most: int) -> int:
+        """How many objects satisfy a goal, counted up to `most`."""
+        return self._counts.objects(wanted, most)
 
     def refuse(self, keyword: str, node: Schema, why: str) -> None:
         """Raise, or note what is left unchecked."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
+from radixgen.grammars.following import Following
 
 if TYPE_CHECKING:
     from radixgen.grammars.compiler import CompiledGrammar
@@ -41,7 +42,17 @@ class Account:
 class GrammarMatcher:
     """Follows one text. Not thread-safe; matchers of one grammar may run in different threads."""
 
-    __slots__ = ("_account", "_engine", "_error", "_states", "_terminated", "grammar")
+    __slots__ = (
+        "_account",
+        "_ends",
+        "_engine",
+        "_error",
+        "_following",
+        "_states",
+        "_terminated",
+        "_text",
+        "grammar",
+    )
 
     def __init__(self, grammar: "CompiledGrammar") -> None:
         self.grammar = grammar
@@ -50,6 +61,9 @@ class GrammarMatcher:
         self._states = [grammar.start]
         self._terminated = False
         self._error: str | None = None
+        # Where what may follow depends on the text: that text, and its length at each state.
+        self._following = grammar.following
+        self._text, self._ends = bytearray(), [0]
 
     @property
     def error(self) -> str | None:
@@ -71,6 +85,9 @@ class GrammarMatcher:
             return self._terminated
         if not 0 <= token_id < vocabulary.size:
             return False
+        if self._following is not None:
+            data = vocabulary.tokens[token_id]
+            return data is not None and self._follow(self._following, data)
         before = self._engine.num_bytes
         try:
             state = self._engine.after_token(self._states[-1], token_id)
@@ -86,6 +103,8 @@ class GrammarMatcher:
         """Go on by some bytes, as one step; False, and nothing changes, when they do not fit."""
         if self._terminated or self._error is not None:
             return False
+        if self._following is not None:
+            return self._follow(self._following, data)
         before = self._engine.num_bytes
         try:
             state = self._engine.after_bytes(self._states[-1], data)
@@ -95,6 +114,21 @@ class GrammarMatcher:
             return False
         if state:
             self._states.append(state)
+        return state != 0
+
+    def _follow(self, following: Following, data: bytes) -> bool:
+        """`accept_bytes` where what may follow depends on the text."""
+        before = self._engine.num_bytes
+        try:
+            state = following.after(self._states[-1], self._text, data)
+            self._account.charge(self._engine.num_bytes - before)
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return False
+        if state:
+            self._states.append(state)
+            self._text += data
+            self._ends.append(len(self._text))
         return state != 0
 
     def fill_bitmask(self, bitmask: Words, row: int, budget: int | None = None) -> None:
@@ -109,8 +143,7 @@ class GrammarMatcher:
             try:
                 self._engine.fill_row(self._states[-1], bitmask, row)
                 self._account.charge(self._engine.num_bytes - before)
-                if budget is not None:
-                    self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+                self._narrow(bitmask, row, budget)
                 return
             except InvalidGrammar as error:
                 self._error = str(error)
@@ -126,11 +159,20 @@ class GrammarMatcher:
             self._error = error
             self._only_end(words)
 
+    def _narrow(self, bitmask: Words, row: int, budget: int | None) -> None:
+        """Take from the mask of a state what the budget or the text so far forbids."""
+        if budget is not None:
+            self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+        if self._following is not None:
+            before = self._engine.num_bytes
+            self._following.strike(self._states[-1], self._text, bitmask[row], budget)
+            self._account.charge(self._engine.num_bytes - before)
+
     def _restrict(self, bitmask: Words, row: int, budget: int | None) -> None:
-        if budget is None or self._error is not None:
+        if self._error is not None:
             return
         try:
-            self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+            self._narrow(bitmask, row, budget)
         except InvalidGrammar as error:
             self._error = str(error)
             self._only_end(bitmask[row])
@@ -156,13 +198,21 @@ class GrammarMatcher:
         The fewest that spell the text with the fewest bytes: an upper bound that can be kept, and
         exact unless a longer text takes fewer tokens.
         """
-        return len(self.shortest_tokens())
+        if self._following is None or self._terminated or self._error is not None:
+            return len(self.shortest_tokens())
+        try:
+            return self._engine.fewest_tokens(self._states[-1])
+        except InvalidGrammar as error:
+            self._error = str(error)
+            return 0
 
     def shortest_tokens(self) -> list[int]:
         """The tokens that `shortest_completion` counts, in order."""
         if self._terminated or self._error is not None:
             return []
         try:
+            if self._following is not None:
+                return self._following.shortest(self._states[-1], self._text)
             return self._engine.shortest_tokens(self._states[-1])
         except InvalidGrammar as error:
             self._error = str(error)
@@ -177,6 +227,9 @@ class GrammarMatcher:
             num_steps -= 1
         if num_steps:
             del self._states[-num_steps:]
+            if self._following is not None:
+                del self._ends[-num_steps:]
+                del self._text[self._ends[-1] :]
             self._error = None
 
     def fork(self) -> "GrammarMatcher":
@@ -184,6 +237,8 @@ class GrammarMatcher:
         other = GrammarMatcher(self.grammar)
         other._states, other._account = self._states.copy(), self._account
         other._terminated, other._error = self._terminated, self._error
+        if self._following is not None:
+            other._text, other._ends = self._text.copy(), self._ends.copy()
         return other
 
     def is_terminated(self) -> bool:
@@ -233,8 +288,9 @@ def fill_bitmasks(
         filled = engine.fill_many(states, bitmask, [rows[i] for i in group])
         for index, (error, grown) in zip(group, filled, strict=True):
             matchers[index]._filled(bitmask[rows[index]], error, grown)
-            if budgets is not None:
-                matchers[index]._restrict(bitmask, rows[index], budgets[index])
+            if budgets is not None or matchers[index]._following is not None:
+                budget = None if budgets is None else budgets[index]
+                matchers[index]._restrict(bitmask, rows[index], budget)
 
 
 def allocate_bitmask(num_rows: int, vocabulary_size: int) -> Words:

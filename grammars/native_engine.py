@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from radixgen import native
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Expr, Node, Rule
+from radixgen.grammars.expr import Expr, Hook, Node, Rule
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
 from radixgen.grammars.python_engine import UNSPELLABLE
@@ -23,6 +23,7 @@ Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
+MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
     "memory.c",
     "nodes.c",
@@ -31,6 +32,7 @@ _SOURCES = (
     "masks.c",
     "slices.c",
     "complete.c",
+    "hooks.c",
     "api.c",
 )
 _EXPAND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32)
@@ -74,6 +76,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_bytes_held": (pointer, (pointer,)),
         "rx_shortest": (i32, (pointer, u32, pointer, u32)),
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
+        "rx_rule_cost": (None, (pointer, u32, u32)),
+        "rx_heads": (i32, (pointer, u32, pointer, u32)),
+        "rx_replace": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_sizes": (None, (pointer, pointer)),
     }
     for name, (result, arguments) in signatures.items():
@@ -198,13 +203,18 @@ class NativeEngine:
 
     def shortest_tokens(self, state: int) -> list[int]:
         with self._lock:
-            count = self._checked(self._library.rx_shortest(self._at, state, None, 0))
-            if count == _NEVER:
-                raise InvalidGrammar(UNSPELLABLE)
+            count = self.fewest_tokens(state)
             out = array("I", bytes(4 * count))
             at = out.buffer_info()[0]
-            self._checked(self._library.rx_shortest(self._at, state, at, count))
-        return out.tolist()
+            count = self._checked(self._library.rx_shortest(self._at, state, at, count))
+        return out.tolist()[:count]
+
+    def fewest_tokens(self, state: int) -> int:
+        with self._lock:
+            count = self._checked(self._library.rx_shortest(self._at, state, None, 0))
+        if count == _NEVER:
+            raise InvalidGrammar(UNSPELLABLE)
+        return count
 
     def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
         with self._lock:
@@ -212,6 +222,24 @@ class NativeEngine:
                 self._look_at(bitmask)
             at = self._bitmask_at + row * self._bitmask_stride
             self._checked(self._library.rx_restrict(self._at, state, at, max(budget, 0)))
+
+    def hooks(self, state: int) -> list[Hook]:
+        out = (ctypes.c_uint32 * MAX_HEADS)()
+        with self._lock:
+            count = self._library.rx_heads(self._at, state, out, MAX_HEADS)
+            if count > MAX_HEADS:
+                raise InvalidGrammar(f"over {MAX_HEADS} rules may begin at one place of the text")
+            rules = [self._rules[index] for index in out[:count]]
+        return [rule for rule in rules if isinstance(rule, Hook)]
+
+    def resolved(self, state: int, found: dict[Hook, Node]) -> int:
+        with self._lock:
+            rules = array("I", [self._indices[rule] for rule in found])
+            nodes = array("I", [self._build(node) for node in found.values()])
+            at, nodes_at = rules.buffer_info()[0], nodes.buffer_info()[0]
+            return self._checked(
+                self._library.rx_replace(self._at, state, at, nodes_at, len(rules))
+            )
 
     def _look_at(self, bitmask: Words) -> None:
         """Keep the address of the buffer of the last call: asking numpy costs as much as a mask."""
@@ -253,6 +281,8 @@ class NativeEngine:
             found = self._checked(self._library.rx_add_rule(self._at))
             self._indices[rule] = found
             self._rules.append(rule)
+            if isinstance(rule, Hook) and rule.most is not None:
+                self._library.rx_rule_cost(self._at, found, min(rule.most, _NEVER))
         return found
 
     def _build(self, node: Node) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, State
 from radixgen.grammars.derivative import lowest_bit
-from radixgen.grammars.expr import Node
+from radixgen.grammars.expr import Hook, Node
 from radixgen.grammars.shortest import Shortest
 from radixgen.grammars.vocabulary import Vocabulary
 
@@ -107,15 +107,32 @@ class PythonEngine:
             raise InvalidGrammar(UNSPELLABLE)
         return tokens
 
+    def fewest_tokens(self, state: int) -> int:
+        with self._lock:
+            known = self._states[state]
+            number = None if known is None else self._shortest.number(known)
+        if number is None:
+            raise InvalidGrammar(UNSPELLABLE)
+        return number
+
     def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
         bits = np.unpackbits(bitmask[row].view(np.uint8), bitorder="little")
         with self._lock:
             for token_id in np.flatnonzero(bits[: self.vocabulary.size]).tolist():
                 if token_id not in self.vocabulary.end_ids:
                     after = self._states[self.after_token(state, token_id)]
-                    tokens = None if after is None else self._shortest.tokens(after)
-                    bits[token_id] = tokens is not None and len(tokens) < budget
+                    number = None if after is None else self._shortest.number(after)
+                    bits[token_id] = number is not None and number < budget
         bitmask[row] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def hooks(self, state: int) -> list[Hook]:
+        known = self._states[state]
+        return [] if known is None else self._automaton.hooks(known)
+
+    def resolved(self, state: int, found: dict[Hook, Node]) -> int:
+        with self._lock:
+            known = self._states[state]
+            return 0 if known is None else self._id(self._automaton.resolved(known, found))
 
     def _id(self, state: State | None) -> int:
         if state is None:

@@ -15,6 +15,7 @@ from radixgen.grammars.expr import (
     And,
     Bytes,
     Expr,
+    Hook,
     Literal,
     Node,
     Not,
@@ -36,6 +37,7 @@ class Shortest:
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary) -> None:
         self._automaton = automaton
         self._first = {t: i for i, t in reversed(list(enumerate(vocabulary.tokens))) if t}
+        self._spelled = {i: t for t, i in self._first.items()}
         self._longest = vocabulary.max_length
         self._usable = sum({1 << byte for token in self._first for byte in token})
         self._rules: dict[Rule, int] = {}
@@ -49,6 +51,16 @@ class Shortest:
             is_spellable = self.cost(state.stacks) < NEVER
             self._found[state] = self._fewest(self.text(state)) if is_spellable else None
         return self._found[state]
+
+    def number(self, state: State) -> int | None:
+        """How many tokens complete a state. Where a hook on the way has a cost of its own the text
+        may not be allowed: then its cost in bytes, which bounds them."""
+        tokens = self.tokens(state)
+        if tokens is None:
+            return None
+        length = sum(len(self._spelled[token]) for token in tokens)
+        cost = self.cost(state.stacks)
+        return len(tokens) if length == cost else cost
 
     def text(self, state: State) -> bytes:
         """A shortest completion in bytes."""
@@ -88,7 +100,9 @@ class Shortest:
         waiting = [node]
         while waiting:
             for rule in _rules_in(waiting.pop()):
-                if rule not in self._rules and rule not in fresh:
+                if isinstance(rule, Hook) and rule.most is not None:
+                    self._rules[rule] = min(rule.most, NEVER)
+                elif rule not in self._rules and rule not in fresh:
                     fresh[rule] = NEVER
                     waiting.append(normal_body(rule))
         self._rules.update(fresh)

@@ -193,12 +193,13 @@ def llama_gguf_shapes(arch: str = "llama") -> dict[str, tuple[int, ...]]:
 def recognised(node: "Node", texts: "Iterable[str]") -> "list[bool]":
     """For each text, whether its UTF-8 bytes are in the language of a byte expression."""
     from radixgen.grammars.automaton import Automaton
+    from radixgen.grammars.oracle import run
 
     automaton = Automaton()
     start = automaton.start(node)
     found = []
     for text in texts:
-        state = automaton.run(start, text.encode())
+        state = run(automaton, start, text.encode())
         found.append(state is not None and automaton.is_accepting(state))
     return found
 

@@ -245,18 +245,21 @@ static void fewest_tokens(Engine *e) {
     }
 }
 
+/* A text shorter than its cost met a rule whose cost was given (hooks.c) and may not be allowed:
+   then the cost, in bytes, bounds the tokens. */
 static u32 tokens_of(Engine *e, u32 state) {
-    if (state_cost(e, state) == NEVER) return NEVER;
+    u32 cost = state_cost(e, state);
+    if (cost == NEVER) return NEVER;
     if (!e->states.p[state].tokens) {
         spell_text(e, state);
         fewest_tokens(e);
-        e->states.p[state].tokens = e->best.p[0] + 1;
+        e->states.p[state].tokens = (e->text.n < cost ? cost : e->best.p[0]) + 1;
     }
     return e->states.p[state].tokens - 1;
 }
 
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room) {
-    if (!room || state_cost(e, state) == NEVER) return tokens_of(e, state);
+    if (!out || state_cost(e, state) == NEVER) return tokens_of(e, state);
     spell_text(e, state);
     fewest_tokens(e);
     for (u32 place = 0, n = 0; n < room && place < e->text.n && e->best.p[3 * place] < NEVER; n++) {

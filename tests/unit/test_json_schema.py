@@ -327,7 +327,11 @@ def test_formats_as_annotations() -> None:
 
 REFUSED: list[tuple[Any, str, str]] = [
     ({"properties": {"a": {"$ref": "http://else.where/x"}}}, r"\$ref", "#/properties/a/$ref"),
-    ({"items": {"uniqueItems": True}}, "uniqueItems", "#/items/uniqueItems"),
+    (
+        {"items": {"uniqueItems": True, "minItems": 2, "items": {"type": "integer"}}},
+        "uniqueItems",
+        "#/items/uniqueItems",
+    ),
     ({"pattern": "(a)\\1"}, "pattern", "#/pattern"),
     ({"properties": {"p/q": {"pattern": "["}}}, "pattern", "#/properties/p~1q/pattern"),
     ({"minProperties": 3, "type": "object"}, "minProperties", "#/minProperties"),
@@ -379,9 +383,10 @@ def test_an_unsatisfiable_schema_is_refused(schema: Any) -> None:
 
 
 def test_without_strict_the_rest_is_enforced_and_the_gaps_are_listed() -> None:
-    schema = {"type": "array", "items": INTEGER, "uniqueItems": True, "maxItems": 2, "x-note": 1}
+    schema = {"type": "array", "items": INTEGER, "uniqueItems": True, "x-note": 1}
+    schema |= {"minItems": 2, "maxItems": 2}
     node, notes = describe(json.dumps(schema), {**COMPACT, "strict": False}, RuleSet())
-    assert recognised(node, ["[1,1]", "[1,2]", "[1,2,3]", '["a"]']) == [True, True, False, False]
+    assert recognised(node, ["[1,1]", "[1,2]", "[1,2,3]", '["a",1]']) == [True, True, False, False]
     assert [(note.keyword, note.path) for note in notes.unchecked] == [("uniqueItems", "#")]
     assert [(note.keyword, note.path) for note in notes.ignored] == [("x-note", "#")]
 

@@ -1,0 +1,150 @@
+"""Follows texts where what may come next depends on what stands before: see `expr.Hook`.
+
+A hook stands directly behind a comma. When a text has reached one, what the hook finds for that
+text takes its place in the state, so states on which a text stands have no hook in front. A mask
+is filled as if the text before did not matter, which allows too much to tokens that pass a comma;
+these few are then followed one by one.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.engine import Engine
+from radixgen.grammars.vocabulary import Vocabulary
+
+Words = NDArray[np.int32]
+MAX_KEPT = 4096  # states of which the passing tokens are known
+BLANKS = b" \t\n\r"
+_ENDS = frozenset(b'"]}0123456789el')  # how JSON values end
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A token that comes to a hook: behind its first `cut` bytes."""
+
+    token: int
+    data: bytes
+    cut: int
+
+
+@dataclass(slots=True)
+class Following:
+    """What the matchers of one grammar with hooks share."""
+
+    engine: Engine
+    _passing: dict[int, list[Passing]] = field(default_factory=dict)
+
+    def after(self, state: int, text: bytes | bytearray, data: bytes) -> int:
+        """The state behind `data`, where `text` is what stands before it; 0 if it does not fit."""
+        start = 0
+        while state and (comma := data.find(b",", start)) >= 0:
+            state = self.engine.after_bytes(state, data[start : comma + 1])
+            start = comma + 1
+            hooks = self.engine.hooks(state)
+            if hooks:
+                so_far = bytes(text) + data[:start]
+                found = {hook: hook.resolve(so_far) for hook in hooks}
+                state = self.engine.resolved(state, found)
+        return (
+            self.engine.after_bytes(state, data[start:]) if state and start < len(data) else state
+        )
+
+    def strike(self, state: int, text: bytes | bytearray, words: Words, budget: int | None) -> None:
+        """Take from a mask the tokens that pass a hook in a way that this text does not allow.
+
+        words: [ceil(vocab / 32)] int32. `budget`: as of `GrammarMatcher.fill_bitmask`.
+        """
+        bits = words.view(np.uint32)
+        for one in self._passing_at(state):
+            word, bit = one.token >> 5, np.uint32(1 << (one.token & 31))
+            if bits[word] & bit and not self._fits(state, text, one, budget):
+                bits[word] &= ~bit
+
+    def _passing_at(self, state: int) -> list[Passing]:
+        found = self._passing.get(state)
+        if found is None:
+            if len(self._passing) >= MAX_KEPT:
+                self._passing.clear()
+            found = self._passing[state] = list(self._find_passing(state))
+        return found
+
+    def _find_passing(self, state: int) -> list[Passing]:
+        found = []
+        for token, data, cuts in with_commas(self.engine.vocabulary):
+            for cut in cuts:
+                after = self.engine.after_bytes(state, data[:cut])
+                if after and self.engine.hooks(after):
+                    found.append(Passing(token, data, cut))
+                if not after or self.engine.hooks(after):
+                    break
+        return found
+
+    def _fits(self, state: int, text: bytes | bytearray, one: Passing, budget: int | None) -> bool:
+        """Whether a token can be followed to the end, within a budget."""
+        so_far, rest = bytes(text) + one.data[: one.cut], one.data[one.cut :].lstrip(BLANKS)
+        hooks = self.engine.hooks(self.engine.after_bytes(state, one.data[: one.cut]))
+        is_sure = not rest or all(hook.surely(so_far, rest) for hook in hooks)
+        if is_sure and (budget is None or self._is_ample(state, one, budget)):
+            return True
+        after = self.after(state, text, one.data)
+        if not after or budget is None:
+            return after != 0
+        return self._fewest(after) < budget
+
+    def _is_ample(self, state: int, one: Passing, budget: int) -> bool:
+        """Whether a budget plainly suffices, whatever stands before the hook."""
+        hooks = self.engine.hooks(self.engine.after_bytes(state, one.data[: one.cut]))
+        needed = self._fewest(self.engine.after_bytes(state, one.data))
+        spare = max(needed + 64 if hook.spare is None else hook.spare for hook in hooks)
+        return needed + spare < budget
+
+    def shortest(self, state: int, text: bytes | bytearray) -> list[int]:
+        """Tokens that complete a text."""
+        tokens = self.engine.vocabulary.tokens
+        found: list[int] = []
+        done = bytearray(text)
+        while True:
+            left = self.engine.shortest_tokens(state)
+            for token in left:
+                data = tokens[token] or b""
+                after = self.after(state, done, data)
+                if not after:
+                    break
+                state, done = after, done + data
+                found.append(token)
+            else:
+                return found
+            cut = data.rindex(b",") + 1  # a token that this text does not allow: up to its hook
+            for byte in data[:cut]:
+                one = bytes((byte,))
+                state = self.after(state, done, one)
+                done += one
+                found.append(tokens.index(one))
+
+    def _fewest(self, state: int) -> int:
+        try:
+            return self.engine.fewest_tokens(state)
+        except InvalidGrammar:
+            return 1 << 30
+
+
+@lru_cache(8)
+def with_commas(vocabulary: Vocabulary) -> list[tuple[int, bytes, list[int]]]:
+    """The tokens with a comma that may stand behind a JSON value, and where those commas end."""
+    found = []
+    for token, data in enumerate(vocabulary.tokens):
+        if data is not None and b"," in data:
+            cuts = [place + 1 for place, byte in enumerate(data) if byte == 0x2C]
+            cuts = [cut for cut in cuts if _may_end_value(data[: cut - 1])]
+            if cuts:
+                found.append((token, data, cuts))
+    return found
+
+
+def _may_end_value(before: bytes) -> bool:
+    before = before.rstrip(BLANKS)
+    return not before or before[-1] in _ENDS
