@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from radixgen.cli import bench, cache, common, grammar
+from radixgen.cli import bench, cache, common, configfile, grammar
 from radixgen.cli.chat import chat
 from radixgen.cli.complete import complete
 from radixgen.cli.demo import demo
@@ -29,7 +29,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(complete)
 app.command()(run)
-app.command()(serve)
+app.command(context_settings={"auto_envvar_prefix": configfile.PREFIX})(serve)
 app.command("run-batch")(run_batch)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")

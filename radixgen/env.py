@@ -1,6 +1,7 @@
 """The only reader of `RADIXGEN_*` variables: name, type, default and one sentence each.
 
 A malformed value is an error, never ignored. The README's table is tested to equal `VARIABLES`.
+Beside these, flags of `serve` have twins that its command line reads under their own names.
 """
 
 import os
@@ -55,6 +56,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("RADIXGEN_MODEL", str, "", "model used where none is named; empty: the embedded default"),
         Variable("RADIXGEN_NATIVE", _flag, True, "0: do not build or load the C kernels, run the references"),
         Variable("RADIXGEN_OFFLINE", _flag, False, "1: never fetch a model, use what is in the cache"),
+        Variable("RADIXGEN_SET", str, "", "settings of the runtime that a command starts, as `--set`: NAME=VALUE NAME=VALUE"),
         Variable("RADIXGEN_THREADS", _count, None, "compute threads of the runtime; empty: one a physical core"),
         Variable("RADIXGEN_URL", str, "", "server that `complete`, `bench serve` and `cache` talk to; empty: http://127.0.0.1:8000"),
     )
@@ -74,6 +76,17 @@ def read(name: str) -> Any:
         return variable.parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}={text!r} is not valid: expected {error}") from None
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable has a value, its default not counted."""
+    return bool(os.environ.get(name, "").strip())
+
+
+def with_prefix(prefix: str) -> dict[str, str]:
+    """Every variable that is set, not empty, and begins so."""
+    found = {name: text.strip() for name, text in os.environ.items() if name.startswith(prefix)}
+    return {name: text for name, text in sorted(found.items()) if text}
 
 
 def cache_folder() -> Path:

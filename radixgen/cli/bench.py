@@ -142,9 +142,9 @@ def bench_serve(
 ) -> None:
     """Put a running server under load and tell how long its answers took.
 
-    Works with any OpenAI-compatible server. Prompts are random tokens; give --prefix-tokens for
-    prompts that share a beginning. The load comes from this process: on a small machine run it on
-    another one than the server.
+    Works with any OpenAI-compatible server. Prompts are random tokens; give
+    --prefix-tokens for prompts that share a beginning. The load is made by
+    this process, which takes its part of a small machine.
 
     \b
     Examples:
@@ -225,7 +225,7 @@ def throughput(
     dollars_per_hour: Dollars = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a runtime everything at once, and tell how many tokens a second it reads and writes.
+    """Give a runtime everything at once, and tell how many tokens a second pass.
 
     \b
     Examples:

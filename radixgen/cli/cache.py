@@ -29,7 +29,7 @@ def stats(
     api_key: remote.ApiKey = "",
     as_json: common.AsJson = False,
 ) -> None:
-    """Show how many pages are used and by whom, and how many tokens were found in the cache.
+    """Show how many pages are used, and how many tokens the cache had.
 
     \b
     Examples:
@@ -68,8 +68,9 @@ def tree(
 ) -> None:
     """Draw the tree of cached prefixes: tokens, text, uses and locks of each node.
 
-    A node is a run of tokens that some prompts share. Locked ones are in use by running requests;
-    the others leave when room is needed, those first that have not been used for long.
+    A node is a run of tokens that some prompts share. Locked ones are in use
+    by running requests; the others leave when room is needed, those first
+    that have not been used for long.
 
     \b
     Examples:

@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from radixgen import env
 from radixgen.errors import ConfigError, InvalidRequest, RadixgenError
 from radixgen.launch import Runtime, make_config
 from radixgen.model.hub import resolve
@@ -66,7 +67,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 @contextmanager
 def started(model: str, settings: list[str] | None) -> Iterator[Runtime]:
     """A runtime that serves, its model fetched with a bar if need be."""
-    parsed = parse_settings(settings or [])
+    parsed = runtime_settings(settings)
     make_config(model, **parsed)  # refuse a wrong setting before anything is fetched
     resolve(model)
     runtime = Runtime(model, **parsed)
@@ -76,6 +77,11 @@ def started(model: str, settings: list[str] | None) -> Iterator[Runtime]:
         yield runtime
     finally:
         runtime.shutdown()
+
+
+def runtime_settings(given: list[str] | None) -> dict[str, Any]:
+    """What `--set` says, and RADIXGEN_SET where it does not."""
+    return parse_settings(env.read("RADIXGEN_SET").split()) | parse_settings(given or [])
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

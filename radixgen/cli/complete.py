@@ -81,8 +81,8 @@ def complete(
 ) -> None:
     """Continue a prompt on a running server, and print the text as it comes.
 
-    Any OpenAI-compatible server will do; constraints need radixgen or vLLM. To run a model here
-    and now, without a server, use `radixgen generate`.
+    Any OpenAI-compatible server will do; constraints need radixgen or vLLM.
+    To run a model without a server, use `radixgen generate`.
 
     \b
     Examples:

@@ -15,7 +15,8 @@ from radixgen.errors import ConfigError
 from radixgen.model.embedded import EMBEDDED
 
 PACKAGES = ("radixgen", "torch", "triton", "transformers", "tokenizers", "safetensors", "gguf",
-            "numpy", "pydantic", "pyzmq", "uvloop", "interegular", "lark")  # fmt: skip
+            "numpy", "pydantic", "pyzmq", "uvloop", "interegular", "lark", "fastapi", "uvicorn",
+            "httpx2", "typer", "rich")  # fmt: skip
 
 
 def version() -> None:
@@ -57,6 +58,11 @@ def facts() -> dict[str, str]:
         "embedded model": f"{model}{'' if model.exists() else ' (not fetched yet)'}",
         **{name: installed(name) for name in PACKAGES},
         **{name: _variable(name) for name in env.VARIABLES},
+        **{
+            name: _shown(name, text)
+            for name, text in env.with_prefix("RADIXGEN_").items()
+            if name not in env.VARIABLES
+        },
     }
 
 
@@ -73,9 +79,11 @@ def _variable(name: str) -> str:
         value = env.read(name)
     except ConfigError as error:
         return f"malformed: {error}"
-    if value and name.endswith("_KEY"):
-        return "(set, and not shown)"
-    return "" if value is None else str(value)
+    return "" if value is None else _shown(name, str(value))
+
+
+def _shown(name: str, text: str) -> str:
+    return "(set, and not shown)" if text and name.endswith("_KEY") else text
 
 
 def _processor() -> str:

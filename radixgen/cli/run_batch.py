@@ -104,9 +104,10 @@ def run_batch(
 ) -> None:
     """Answer a file of requests in OpenAI's batch format; go on where a killed run ended.
 
-    Each line of the input is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
-    "body": {...}}; /v1/completions and /v1/responses are answered too. The output has a line for
-    each, in the order in which they finish. A request that fails has its error in its line.
+    Each line of the input is {"custom_id": "a", "method": "POST",
+    "url": "/v1/chat/completions", "body": {...}}; /v1/completions and
+    /v1/responses are answered too. The output has a line for each, in the
+    order in which they finish. A request that fails has its error there.
 
     \b
     Examples:
@@ -165,7 +166,7 @@ async def local(
     from radixgen.serve.settings import ServeConfig
     from radixgen.serve.supervisor import Supervisor
 
-    parsed = common.parse_settings(settings or [])
+    parsed = common.runtime_settings(settings)
     make_config(model, **parsed)  # refuse a wrong setting before anything is fetched
     own = (await asyncio.to_thread(resolve, model)).name
     config = ServeConfig(model_names=tuple(names or dict.fromkeys([own, model or own])))

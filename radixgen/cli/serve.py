@@ -9,122 +9,154 @@ import typer
 from rich.markup import escape
 
 from radixgen import env
-from radixgen.cli import common
+from radixgen.cli import common, configfile
 from radixgen.cli.common import err
 from radixgen.client import EngineClient
 from radixgen.errors import ConfigError
 from radixgen.launch import AsyncRuntime, make_config
 from radixgen.model.hub import resolve
-from radixgen.serve.settings import ServeConfig
+from radixgen.serve.settings import METRICS_COMPAT, ServeConfig
 
 _DEFAULTS = ServeConfig()
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MODEL, LISTENING, ACCESS = "Model and runtime", "Listening", "Access"
+LIMITS, WATCHING = "Limits", "Watching"
+
+
+def option(panel: str, help: str, *names: str, **more: Any) -> Any:
+    """An option in a panel; that it has a twin in the environment is said once, above."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
 
 
 def serve(
+    ctx: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(help="A directory, a .gguf file or a hub id. Default: as for --model."),
+        typer.Argument(
+            help="A directory, a .gguf file or a hub id. Default: RADIXGEN_MODEL, else the "
+            "embedded SmolLM2-135M-Instruct.",
+            envvar="RADIXGEN_MODEL",
+            show_envvar=False,
+            show_default=False,
+        ),
     ] = "",
-    host: Annotated[
-        str, typer.Option(help="Address to listen on.", rich_help_panel="Listening")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", help="0: any free one.", rich_help_panel="Listening")
-    ] = 8000,
-    uds: Annotated[
-        str | None,
-        typer.Option(
-            help="Path of a Unix socket, in place of a port.", rich_help_panel="Listening"
+    config: Annotated[
+        Path | None,
+        option(
+            MODEL,
+            "Read options from a .toml or .yaml file.",
+            is_eager=True,
+            callback=configfile.load,
+            metavar="FILE",
         ),
     ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        option(MODEL, "The model's name in requests; may be repeated.", show_default="its own"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            MODEL,
+            "A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated. Or "
+            "RADIXGEN_SET.",
+            "--set",
+            metavar="NAME=VALUE",
+            allow_from_autoenv=False,
+        ),
+    ] = None,
+    host: Annotated[str, option(LISTENING, "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option(LISTENING, "0: any free one.", "--port", "-p")] = 8000,
+    uds: Annotated[
+        str | None, option(LISTENING, "Path of a Unix socket, in place of a port.", metavar="PATH")
+    ] = None,
     ssl_certfile: Annotated[
-        str | None, typer.Option(help="TLS certificate chain.", rich_help_panel="Listening")
+        str | None, option(LISTENING, "TLS certificate chain.", metavar="FILE")
     ] = None,
     ssl_keyfile: Annotated[
-        str | None, typer.Option(help="Its private key.", rich_help_panel="Listening")
+        str | None, option(LISTENING, "Its private key.", metavar="FILE")
     ] = None,
     ssl_ca_certs: Annotated[
-        str | None,
-        typer.Option(help="Clients need a certificate of these.", rich_help_panel="Listening"),
+        str | None, option(LISTENING, "Clients need a certificate of these.", metavar="FILE")
     ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Needed by every request; may be repeated. RADIXGEN_API_KEY does the same without "
-            "showing it to other users.",
-            rich_help_panel="Access",
+        option(
+            ACCESS,
+            "Needed by every request; may be repeated. Other users see flags: RADIXGEN_API_KEY is "
+            "not shown to them.",
+            metavar="KEY",
         ),
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with one key a line.", rich_help_panel="Access")
+        Path | None, option(ACCESS, "A file with one key a line.", metavar="FILE")
     ] = None,
     admin_key: Annotated[
         str | None,
-        typer.Option(
-            help="Needed to flush and abort, in place of an API key. Or RADIXGEN_ADMIN_KEY.",
-            rich_help_panel="Access",
+        option(
+            ACCESS,
+            "Needed to flush, abort and see the cache, in place of an API key.",
+            metavar="KEY",
         ),
     ] = None,
-    open_metrics: Annotated[
-        bool, typer.Option(help="/metrics without a key.", rich_help_panel="Access")
-    ] = False,
-    key_namespaces: Annotated[
-        bool, typer.Option(help="Share prefixes within a key only.", rich_help_panel="Access")
-    ] = False,
-    served_model_name: Annotated[
-        list[str] | None,
-        typer.Option(help="The model's name in requests; may be repeated.", show_default="its own"),
-    ] = None,
-    max_open: Annotated[
-        int, typer.Option(help="Prompts at once; more get 429.", rich_help_panel="Limits")
-    ] = _DEFAULTS.max_open,
-    max_body_mib: Annotated[
-        int, typer.Option(help="Of one request.", rich_help_panel="Limits")
-    ] = _DEFAULTS.max_body_bytes >> 20,
-    max_choices: Annotated[
-        int, typer.Option(help="`n` of one request.", rich_help_panel="Limits")
-    ] = _DEFAULTS.max_choices,
+    key_namespaces: Annotated[bool, option(ACCESS, "Share prefixes within a key only.")] = False,
+    max_open: Annotated[int, option(LIMITS, "Prompts at once; more get 429.")] = _DEFAULTS.max_open,
+    max_body_mib: Annotated[int, option(LIMITS, "Size of one request.")] = _DEFAULTS.max_body_bytes
+    >> 20,
+    max_choices: Annotated[int, option(LIMITS, "`n` of one request.")] = _DEFAULTS.max_choices,
     request_timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds until a request is given up.", rich_help_panel="Limits"),
+        option(LIMITS, "Seconds until a request is given up.", show_default="none"),
     ] = None,
     drain_timeout: Annotated[
-        float,
-        typer.Option(help="Seconds that open requests get at the end.", rich_help_panel="Limits"),
+        float, option(LIMITS, "Seconds that open requests get at the end.")
     ] = _DEFAULTS.drain_seconds,
     log_requests: Annotated[
-        bool, typer.Option(help="One line of JSON a request, on stderr.")
+        bool, option(WATCHING, "One line of JSON a request, on stderr.")
     ] = True,
-    settings: common.Settings = None,
+    open_metrics: Annotated[bool, option(WATCHING, "/metrics without a key.")] = False,
+    metrics_compat: Annotated[
+        str | None,
+        option(
+            WATCHING,
+            f"/metrics also under the names of {' or '.join(METRICS_COMPAT)}.",
+            metavar="NAME",
+        ),
+    ] = None,
 ) -> None:
     """Serve a model over HTTP, on this machine only unless told otherwise.
+
+    Every option can also be set by a variable, --max-open by
+    RADIXGEN_MAX_OPEN, and in a file, by `max-open = 64`; settings of the
+    runtime stand there in a table `runtime`. A flag goes before a variable,
+    and a variable before the file.
 
     \b
     Examples:
       radixgen serve
       radixgen serve ./my-model --port 9000 --served-model-name my-model
       radixgen serve --host 0.0.0.0 --api-key-file keys.txt --set policy=fair
+      radixgen serve --config server.toml
 
     \b
-      curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-        -d '{"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Hi"}]}'
+      radixgen complete --chat "Hi"        # in another terminal
     """
     # Only here: other commands need not wait for the web framework to load.
     from radixgen.serve.server import Listen
     from radixgen.serve.server import serve as run_server
 
-    parsed = common.parse_settings(settings or [])
+    parsed = configfile.runtime_settings(ctx) | common.runtime_settings(settings)
     listen = Listen(host, port, uds, ssl_certfile, ssl_keyfile, ssl_ca_certs)
     keys = _keys(api_key, api_key_file)
     make_config(model, **parsed)  # refuse a wrong setting before anything is fetched
     name = resolve(model).name
     names = tuple(served_model_name or dict.fromkeys([name, model or name]))
-    config = ServeConfig(
+    served = ServeConfig(
         model_names=names,
         api_keys=keys,
-        admin_key=admin_key or env.read("RADIXGEN_ADMIN_KEY") or None,
+        admin_key=admin_key.strip() if admin_key else None,
         open_metrics=open_metrics,
+        metrics_compat=metrics_compat,
         key_namespaces=key_namespaces,
         max_open=max_open,
         max_body_bytes=max_body_mib << 20,
@@ -132,10 +164,12 @@ def serve(
         request_seconds=request_timeout,
         drain_seconds=drain_timeout,
     )
+    for warning in configfile.unknown_variables(ctx):
+        err.print("[yellow]warning:[/]", escape(warning))
     if host not in LOOPBACK and uds is None and not keys:
         err.print(f"[yellow]warning:[/] anybody who reaches {escape(host)} can use this server")
     _log(log_requests)
-    common.run_async(run_server(Launcher(model, parsed), config, listen, _say_ready(names[0])))
+    common.run_async(run_server(Launcher(model, parsed), served, listen, _say_ready(names[0])))
 
 
 class Launcher:
@@ -163,8 +197,7 @@ def _keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
         keys += [line.strip() for line in lines if line.strip()]
         if not keys:
             raise ConfigError(f"--api-key-file {file} holds no key")
-    from_env = env.read("RADIXGEN_API_KEY")
-    return tuple([*keys, from_env] if from_env else keys)
+    return tuple(keys)
 
 
 def _log(requests: bool) -> None:
