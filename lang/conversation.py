@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.chat import ChatFormat
+from radixgen.lang.chat import ChatFormat, Opening
 from radixgen.lang.ir import Role
 
 Encode = Callable[[str, bool], Sequence[int]]
@@ -48,6 +48,7 @@ class Conversation:
         self.messages: list[dict[str, str]] = []  # closed ones
         self.role: Role | None = None
         self._role_start = 0  # the piece that the open role's content begins with
+        self._leads = ("", "")  # the template's text before an answer or a text that comes first
 
     def copy(self) -> "Conversation":
         """The same past, a future of its own."""
@@ -56,7 +57,7 @@ class Conversation:
         twin.pending, twin.role = self.pending, self.role
         twin.pieces, twin.messages = self.pieces[:], self.messages[:]
         twin.num_characters = self.num_characters
-        twin._role_start = self._role_start
+        twin._role_start, twin._leads = self._role_start, self._leads
         return twin
 
     @property
@@ -133,18 +134,30 @@ class Conversation:
                 f"{role} begins inside {self.role}: roles do not nest, end {self.role} first",
                 "role",
             )
-        opening = self.form.chat.opening(self.roles, role) if self.form.chat else ""
-        self.say(opening)
+        opening = self.form.chat.opening(self.roles, role) if self.form.chat else Opening("")
+        self.say(opening.text)
         self.role = role
         self._role_start = len(self.pieces)
-        return opening
+        self._leads = (opening.before_answer, opening.before_text)
+        return opening.text
+
+    def lead(self, *, answer: bool) -> str:
+        """Say what the template puts between an opening and a content that now begins, by whether
+        the model or the program writes it; returns it. Later calls in the same role say nothing."""
+        text = self._leads[0 if answer else 1]
+        self._leads = ("", "")
+        if text:
+            self.say(text)
+            self._role_start = len(self.pieces)
+        return text
 
     def close(self, role: Role) -> str:
-        """End the open message; returns the template's text after its content."""
+        """End the open message; returns the template's text that this adds."""
         if self.role != role:
             raise InvalidRequest(f"{role} ends, but {self.role or 'no role'} is open", "role")
+        before = self.lead(answer=False)  # of a message without content
         closing = self.form.chat.closing(self.roles) if self.form.chat else ""
         self.messages.append({"role": role, "content": self.content})
         self.role = None
         self.say(closing)
-        return closing
+        return before + closing

@@ -308,8 +308,13 @@ class Executor:
             barrier.reached.set_result(None)
 
     def _say(self, text: str, origin: Node | None = None) -> None:
+        self._lead(answer=False)
         self.conversation.say(text)
         self.stream.push(text, origin)
+
+    def _lead(self, *, answer: bool) -> None:
+        """What the chat template puts before a content that begins."""
+        self.stream.push(self.conversation.lead(answer=answer))
 
     def _hint(self, place: Place | None, tool_seconds: float = 0.0) -> CacheHint:
         """What is known of the future: from the queue, else from earlier runs of the program."""
@@ -330,6 +335,7 @@ class Executor:
         """The model's answers; the first continues the conversation."""
         variable = told.variables[0] if told.variables and not silent else None
         push = _Listener(self, gen, variable)
+        self._lead(answer=True)
         said = replace(gen, options=gen.options.over(self.options))
         hint = self._hint(told.place, tool_seconds)
         generations = await self.backend.generate(self.conversation, said, hint, push)
@@ -360,6 +366,7 @@ class Executor:
             return
         said = replace(node, options=node.options.over(self.options))
         hint = self._hint(told.place)
+        self._lead(answer=False)
         scored = await self.backend.score(self.conversation, said, hint)
         decision = node.method(scored.scores)
         text = node.choices[decision.index]

@@ -147,6 +147,7 @@ async def constant_prefix(
     for node in trace.nodes:
         match node:
             case Text(value):
+                conversation.lead(answer=False)
                 conversation.say(value)
             case RoleBegin(role):
                 conversation.open(role)
