@@ -222,9 +222,11 @@ ANY_CHAR = Chars(((0, 0xD7FF), (0xE000, MAX_CODE_POINT)))
 
 
 class RuleSet:
-    """The rules of one grammar by key, made on first mention."""
+    """The rules of one grammar by key, made on first mention. `whole`: that of a grammar which this
+    one is a part of, with keys of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: "RuleSet | None" = None) -> None:
+        self._whole = whole
         self._rules: dict[Hashable, Rule] = {}
         self.has_hooks = False  # then a text has to be kept; known before one is begun
         self._is_closed = False
@@ -240,6 +242,8 @@ class RuleSet:
 
     def expect_hooks(self) -> None:
         """Say that texts will meet hooks. Raises InvalidGrammar when texts have begun without."""
+        if self._whole is not None:
+            self._whole.expect_hooks()
         if self._is_closed and not self.has_hooks:
             raise InvalidGrammar("a rule that depends on the text before it was found too late")
         self.has_hooks = True

@@ -27,6 +27,7 @@ _DRAFTS = {
 }
 MAX_MAGNITUDE = 400  # digits of a number before its point, and behind it; a double has 325
 MAX_DEPTH = 500  # of nested containers in a schema's text
+_RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor that has no name of its own
 
 # Keywords whose value is one schema, a list of schemas, a mapping of schemas.
 ONE = frozenset(
@@ -63,10 +64,18 @@ class Resource:
         self.dynamic: set[str] = set()
 
 
-class Schema:
-    """One schema of a document. Compared by identity; `serial` orders by first mention."""
+# What dynamic anchors mean on the way to a schema: each name with the first resource on that way
+# that defines it. Only names that several resources define are kept.
+Scope = tuple[tuple[str, Resource], ...]
 
-    __slots__ = ("document", "key", "memo", "parent", "resource", "serial", "value")
+
+class Schema:
+    """One schema of a document. Compared by identity; `serial` orders by first mention.
+
+    Where dynamic anchors are contested it is the schema as reached in one `scope`.
+    """
+
+    __slots__ = ("document", "key", "memo", "parent", "resource", "scope", "serial", "value")
 
     def __init__(
         self,
@@ -81,6 +90,7 @@ class Schema:
         self.key = key
         self.resource = resource
         self.document = document
+        self.scope: Scope = () if parent is None else parent.scope
         self.serial = document.take_serial()
         self.memo: dict[Any, Any] = {}
 
@@ -136,6 +146,8 @@ class Document:
         self._nodes: dict[int, Schema] = {}
         self._owners: dict[int, Resource] = {}
         self._resources: dict[str, Resource] = {}
+        self._contested: frozenset[str] = frozenset()
+        self._in_scope: dict[tuple[int, Scope], Schema] = {}
         stated = self.root_value.get("$schema") if isinstance(self.root_value, dict) else None
         base = Resource("", draft_of(stated))
         self.true = Schema({}, None, "", base, self)
@@ -143,6 +155,9 @@ class Document:
         self.root = self._root(base)
         if any(f'"{name}"' in source for name in ("$id", "id", "$anchor", "$dynamicAnchor")):
             self._index(self.root)
+            self._contested = self._find_contested()
+        if self._contested:
+            self.root = self._scoped(self.root, ())
 
     def _root(self, base: Resource) -> Schema:
         self._resources[""] = base
@@ -158,6 +173,15 @@ class Document:
         self, value: Any, parent: Schema | None, key: str, resource: Resource | None = None
     ) -> Schema:
         """The schema of a value; the trivial ones are `true` and `false`."""
+        if self._contested and isinstance(value, dict) and value:
+            assert parent is not None
+            plain = self._plain_at(value, parent, key, resource)
+            return self._scoped(plain, parent.scope)
+        return self._plain_at(value, parent, key, resource)
+
+    def _plain_at(
+        self, value: Any, parent: Schema | None, key: str, resource: Resource | None
+    ) -> Schema:
         node = self._nodes.get(id(value))
         if node is not None and value:
             return node
@@ -200,8 +224,15 @@ class Document:
         reference = node.value[keyword]
         if not isinstance(reference, str):
             raise InvalidGrammar(f"{keyword} is a string, not {shown(reference)}", node.path)
-        if keyword != "$ref":
-            self._check_dynamic(node, keyword, reference)
+        found = self._static(node, keyword, reference)
+        name = _RECURSIVE if keyword == "$recursiveRef" else unquote(reference.partition("#")[2])
+        if keyword != "$ref" and name in found.resource.dynamic:
+            owner = dict(node.scope).get(name, found.resource)
+            found = owner.anchors[name]
+        return self._scoped(found, node.scope)
+
+    def _static(self, node: Schema, keyword: str, reference: str) -> Schema:
+        """What a reference points to wherever it is met."""
         target, _, fragment = reference.partition("#")
         resource = self._resource(node, target, reference, keyword)
         fragment = unquote(fragment)
@@ -214,17 +245,6 @@ class Document:
         if found is None:
             raise InvalidGrammar(f"{keyword} {reference!r} points to nothing", node.path)
         return found
-
-    def _check_dynamic(self, node: Schema, keyword: str, reference: str) -> None:
-        """A dynamic anchor that several resources define depends on the way through them."""
-        name = reference.partition("#")[2] if keyword == "$dynamicRef" else ""
-        owners = [r for r in set(self._resources.values()) if name in r.dynamic]
-        if len(owners) > 1:
-            raise InvalidGrammar(
-                f"{keyword} {reference!r} cannot be enforced: {len(owners)} schemas with ids of "
-                f"their own define that dynamic anchor; name one of them with $ref",
-                node.path,
-            )
 
     def _resource(self, node: Schema, target: str, reference: str, keyword: str) -> Resource:
         if not target:
@@ -252,6 +272,28 @@ class Document:
                 raise InvalidGrammar(message, node.path) from None
             resource = self._owners.get(id(value)) or resource
         return self.at(value, here, pointer, resource)
+
+    # --- dynamic scope ----------------------------------------------------------------------
+
+    def _find_contested(self) -> frozenset[str]:
+        """The dynamic anchors that several resources define."""
+        owners = set(self._resources.values())
+        names = [name for owner in owners for name in owner.dynamic]
+        return frozenset(name for name in names if names.count(name) > 1)
+
+    def _scoped(self, node: Schema, scope: Scope) -> Schema:
+        """The schema as it is when reached in a scope."""
+        if not self._contested or node is self.true or node is self.false:
+            return node
+        entered = self._contested & node.resource.dynamic
+        scope += tuple((n, node.resource) for n in sorted(entered) if n not in dict(scope))
+        key = (id(node.value), scope)
+        found = self._in_scope.get(key)
+        if found is None:
+            found = Schema(node.value, node.parent, node.key, node.resource, self)
+            found.scope = scope
+            self._in_scope[key] = found
+        return found
 
     # --- ids and anchors -------------------------------------------------------------------
 
@@ -301,6 +343,9 @@ class Document:
         name = value.get("$id", value.get("id"))
         if isinstance(name, str) and name.startswith("#"):
             resource.anchors[name[1:]] = node
+        if value.get("$recursiveAnchor") is True and resource.node is node:
+            resource.anchors[_RECURSIVE] = node
+            resource.dynamic.add(_RECURSIVE)
 
 
 def nested(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

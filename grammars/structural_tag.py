@@ -189,7 +189,7 @@ class _Builder:
 
     def _json_schema(self, item: Format, path: str, stops: Stops) -> Node:
         source = json.dumps(item["json_schema"])
-        return _at(path, lambda: compile_schema(source, self._options, RuleSet()))
+        return _at(path, lambda: compile_schema(source, self._options, RuleSet(self._rules)))
 
     def _regex(self, item: Format, path: str, stops: Stops) -> Node:
         pattern = _string(item["pattern"], "pattern", path)

@@ -16,10 +16,11 @@ from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
-WORDS = (
-    """a|b|"|","|", "|",|"]|["|,a|","a"|"a","|,""|"",|a"]|1,|1,1|},{|,{"|{"a":1|[1],[|],|,b|true,"""
-    """|"a", "b"|ab|é"""
-).split("|")
+# Pieces of arrays, among them many that pass a comma.
+WORDS = [
+    *("a", "b", '"', '","', '", "', '",', '"]', '["', ",a", '","a"', '"a","', ',""', '"",', 'a"]'),
+    *("1,", "1,1", "},{", ',{"', '{"a":1', "[1],[", "],", ",b", "true,", '"a", "b"', "ab", "é"),
+]
 LETTERS = b' "+,-.0123e:[\\]abflnrstu{}\xc3\xa9'
 TOKENS = [*(bytes((byte,)) for byte in LETTERS), *(word.encode() for word in WORDS), None]
 VOCABULARY = Vocabulary.from_tokens(TOKENS, end_ids=[len(TOKENS) - 1])
@@ -217,3 +218,13 @@ def test_the_value_before_a_comma_is_read_from_behind(text: str, value: str | No
         assert canonical(value_before_comma(text.encode())) == value
     else:
         assert value_before_comma(text.strip().encode()) == 'b\\"['
+
+
+def test_in_a_tag_between_other_text() -> None:
+    tag = {"begin": "<f>", "schema": STRINGS, "end": "</f>"}
+    source = json.dumps({"structures": [tag], "triggers": ["<f"]})
+    one = COMPILERS[0].compile(GrammarSpec("structural_tag", source)).matcher()
+    assert one.accept_bytes(b'so, "a", "a": <f>["a", "b"]</f>, and <f>["a"')
+    assert not one.fork().accept_bytes(b', "a"')
+    assert one.accept_bytes(b', "b"]</f>, bye')
+    assert one.is_accepting()
