@@ -3,7 +3,6 @@
 Owns the life of a plan in C (cpu/plan.c). A plan serves every layer of a step with one window.
 """
 
-import weakref
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +39,8 @@ class AttentionPlan:
         loaded = library()
         if loaded is None:
             raise KernelError("the C kernels are not loaded")
-        tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
+        if any(t.dtype != torch.int32 or not t.is_contiguous() for t in tables):
+            tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
         self.num_tokens = int(tables[0][-1])
         self.fits = (page_size, num_kv_heads, group, head_dim, window)
         self.pointer: int | None = loaded.rk_plan_new(
@@ -50,7 +50,11 @@ class AttentionPlan:
         )
         if not self.pointer:
             raise KernelError(f"no memory for the attention plan of {self.num_tokens} queries")
-        weakref.finalize(self, loaded.rk_plan_free, self.pointer)
+        self._free = loaded.rk_plan_free
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", None):
+            self._free(self.pointer)
 
 
 def tables_fit(

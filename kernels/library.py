@@ -43,6 +43,7 @@ class Kind(IntEnum):
     GATHER = 9
     QUANTIZE_WIDE = 10
     LINEAR_WIDE = 11
+    EMBED = 12
 
 
 def load(*flags: str) -> ctypes.CDLL | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from radixgen.errors import KernelError
 from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
+from radixgen.kernels.checks import require
 from radixgen.kernels.library import ARGUMENTS, Kind, float_bits, is_half, library, num_threads
 from radixgen.kernels.packed import interleave, linear_kind, quantize_kind, rounded_shapes
 
@@ -26,8 +27,9 @@ Word = int | str  # a number, or the name of one that `run` is given
 class Program:
     """A list of operations under construction, and then in use.
 
-    All float tensors are of one dtype, float32 or bfloat16. `rows` is a name throughout. Tensors
-    that are read or written must not be resized or moved; the program keeps them alive.
+    All float tensors are of one dtype, float32 or bfloat16. `rows` is a name throughout; a name in
+    the place of a tensor is one of an address. Tensors that are read or written must not be resized
+    or moved; the program keeps them alive.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -122,7 +124,7 @@ class Program:
         heads: int,
         cos: Tensor,
         sin: Tensor,
-        positions: Tensor,
+        positions: Tensor | str,
         out: Tensor,
         rows: str,
     ) -> None:
@@ -131,7 +133,7 @@ class Program:
         self.add(Kind.ROPE, x, x.stride(0), out, *turn)
 
     def kv_write(
-        self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor, rows: str
+        self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor | str, rows: str
     ) -> None:
         """k, v [max_rows, num_kv_heads * head_dim] into the pages."""
         _, heads, page_size, head_dim = k_pages.shape
@@ -151,9 +153,20 @@ class Program:
         """out [rows, size] of gate_up [rows, 2 * size]."""
         self.add(Kind.SILU_MUL, gate_up, out, rows, out.shape[1], is_half(out))
 
-    def gather(self, table: Tensor, ids: Tensor, out: Tensor, rows: str) -> None:
+    def gather(self, table: Tensor, ids: Tensor | str, out: Tensor, rows: str) -> None:
         """out's rows are rows `ids` (int64) of `table`."""
         self.add(Kind.GATHER, table, ids, out, rows, table.shape[1] * table.element_size())
+
+    def embed(self, weight: Weight, ids: Tensor | str, out: Tensor, rows: str) -> None:
+        """out's rows are rows `ids` (int64) of `weight`, in out's dtype; a float weight has it."""
+        if isinstance(weight, Tensor):
+            require(weight.dtype == out.dtype, f"rows of {weight.dtype} are not {out.dtype}")
+            self.gather(weight, ids, out, rows)
+            return
+        form = FORMS[weight.kind].number
+        data = weight.data.contiguous()
+        target = (out, rows, is_half(out), out.stride(0))
+        self.add(Kind.EMBED, data, form, weight.shape[1], ids, *target)
 
     def run(self, values: Mapping[str, int]) -> None:
         """Run all operations, each name replaced by its value. Raises KernelError for a name

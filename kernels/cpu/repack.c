@@ -1,6 +1,8 @@
-/* GGUF blocks to the interleaved form that linear_packed.c reads; its head draws the layout. */
+/* GGUF blocks taken apart: to the interleaved form that linear_packed.c reads, whose head draws it,
+ * and to floats. */
 #include <string.h>
 
+#include "ops.h"
 #include "vec.h"
 
 /* One row's group taken apart: codes, scale and low. */
@@ -62,12 +64,12 @@ static void q6_group(const uint8_t *block, int i, group *out) {
 
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K };
 static const struct {
-    int bits, group, has_low, half, weights, bytes;
+    int bits, group, has_low, half, weights, bytes, zero;
 } forms[] = {
-    [Q4_0] = {4, 32, 0, 1, 32, 18},   [Q4_1] = {4, 32, 1, 1, 32, 20},
-    [Q5_0] = {8, 32, 0, 1, 32, 22},   [Q5_1] = {8, 32, 1, 1, 32, 24},
-    [Q8_0] = {8, 32, 0, 1, 32, 34},   [Q4_K] = {4, 32, 1, 0, 256, 144},
-    [Q5_K] = {8, 32, 1, 0, 256, 176}, [Q6_K] = {8, 16, 0, 0, 256, 210},
+    [Q4_0] = {4, 32, 0, 1, 32, 18, 8},   [Q4_1] = {4, 32, 1, 1, 32, 20, 0},
+    [Q5_0] = {8, 32, 0, 1, 32, 22, 16},  [Q5_1] = {8, 32, 1, 1, 32, 24, 0},
+    [Q8_0] = {8, 32, 0, 1, 32, 34, 128}, [Q4_K] = {4, 32, 1, 0, 256, 144, 0},
+    [Q5_K] = {8, 32, 1, 0, 256, 176, 0}, [Q6_K] = {8, 16, 0, 0, 256, 210, 32},
 };
 
 /* Scales stay the halves that the file holds, or become floats. */
@@ -115,5 +117,32 @@ void rk_repack(const uint8_t *data, int64_t form, int64_t rows, int64_t columns,
             if (lows)
                 memcpy(scale + 16 * each, each == 2 ? (void *)&halves[1] : (void *)&parts.low,
                        (size_t)each);
+        }
+}
+
+/* Rows of a packed matrix as floats: the numbers that gguf's own dequantisation gives.
+ * 0 blocks, 1 form, 2 columns, 3 ids int64: which rows, 4 out, 5 rows, 6 half of out, 7 its stride
+ */
+void rk_embed(const int64_t *arg, rk_thread *t) {
+    int64_t form = INT(1), columns = INT(2), first, last;
+    int size = forms[form].group, per_block = forms[form].weights / size;
+    int64_t row_bytes = columns / forms[form].weights * forms[form].bytes;
+    rk_share(t, INT(5), &first, &last);
+    for (int64_t row = first; row < last; row++)
+        for (int64_t g = 0; g < columns / size; g++) {
+            const uint8_t *block = PTR(uint8_t, 0) + PTR(int64_t, 3)[row] * row_bytes;
+            group parts = {0};
+            f16 halves[2];
+            block += g / per_block * forms[form].bytes;
+            take_apart((int)form, block, (int)(g % per_block), &parts, halves);
+            if (forms[form].half) {
+                parts.scale = f16_to_float(halves[0]);
+                parts.low = f16_to_float(halves[1]);
+            }
+            for (int i = 0; i < size; i++) {
+                float x = parts.scale * (float)(parts.code[i] - forms[form].zero);
+                if (forms[form].has_low) x += parts.low;
+                put_any(PTR(void, 4), row * INT(7) + g * size + i, x, (int)INT(6));
+            }
         }
 }

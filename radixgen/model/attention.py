@@ -6,6 +6,7 @@ qo_indptr   0                    3          4            6
 kv_indices  pages of row 0 ... pages of row 1 ... pages of row 2,  bounded by kv_indptr
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -55,37 +56,67 @@ def build_inputs(
     page_size = cache.layout.page_size
     for row in rows:
         _check_row(row, page_size, vocab_size, max_context)
-    lengths = np.fromiter((len(row.token_ids) for row in rows), np.int64, len(rows))
-    starts = np.fromiter((row.start for row in rows), np.int64, len(rows))
-    num_outputs = np.fromiter(map(count_outputs, rows), np.int64, len(rows))
-    num_pages = -(-(starts + lengths) // page_size)
-    qo_indptr, kv_indptr, output_indptr = map(_indptr, (lengths, num_pages, num_outputs))
-    token_ids = _flat([row.token_ids for row in rows])
-    # Cut the page list to what the row covers: the scheduler may have reserved further pages.
-    page_ids = _flat([row.page_ids[:n] for row, n in zip(rows, num_pages.tolist(), strict=True)])
-    _check_ids("token id", token_ids, vocab_size, rows, qo_indptr)
-    _check_ids("page", page_ids, cache.num_pages, rows, kv_indptr)
-
-    row_of_token, offsets = _ragged(qo_indptr)
-    positions = starts[row_of_token] + offsets
-    pages = page_ids[kv_indptr[row_of_token] + positions // page_size]
-    slots = pages * page_size + positions % page_size
-    row_of_output, output_offsets = _ragged(output_indptr)
-    outputs = (qo_indptr[1:] - num_outputs)[row_of_output] + output_offsets
-
-    def put(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
-        return torch.from_numpy(values.astype(dtype, copy=False)).to(cache.device)
-
-    kv = [put(v, np.int32) for v in (kv_indptr, page_ids, (starts + lengths - 1) % page_size + 1)]
+    whole = _Lists()
+    for row in rows:
+        whole.add(row, page_size)
+    _check_ids("token id", whole.token_ids, vocab_size, rows, whole.qo_indptr)
+    _check_ids("page", whole.kv_indices, cache.num_pages, rows, whole.kv_indptr)
+    all_drawn = len(whole.outputs) == len(whole.positions)
+    wide = _tensors(np.int64, whole.token_ids, whole.positions, whole.slots, whole.outputs)
+    tables = (whole.qo_indptr, whole.kv_indptr, whole.kv_indices, whole.last_page_len)
+    narrow = _tensors(np.int32, *tables, whole.output_indptr)
+    if cache.device.type != "cpu":
+        wide, narrow = (tuple(t.to(cache.device) for t in ts) for ts in (wide, narrow))
+    token_ids, positions, slots, outputs = wide
+    qo_indptr, kv_indptr, kv_indices, last, output_indptr = narrow
     return StepInputs(
-        token_ids=put(token_ids),
-        positions=put(positions),
-        slots=put(slots),
-        attention=AttentionMetadata(put(qo_indptr, np.int32), *kv),
-        outputs=None if len(outputs) == len(positions) else put(outputs),
-        output_attention=AttentionMetadata(put(output_indptr, np.int32), *kv),
-        output_ends=output_indptr[1:].tolist(),
+        token_ids=token_ids,
+        positions=positions,
+        slots=slots,
+        attention=AttentionMetadata(qo_indptr, kv_indptr, kv_indices, last),
+        outputs=None if all_drawn else outputs,
+        output_attention=AttentionMetadata(output_indptr, kv_indptr, kv_indices, last),
+        output_ends=whole.output_indptr[1:],
     )
+
+
+class _Lists:
+    """The numbers of StepInputs, row by row. Lists: a step of few rows is too small for arrays."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.outputs: list[int] = []
+        self.kv_indices: list[int] = []
+        self.last_page_len: list[int] = []
+        self.qo_indptr = [0]
+        self.kv_indptr = [0]
+        self.output_indptr = [0]
+
+    def add(self, row: ScheduledRow, page_size: int) -> None:
+        start, length = row.start, len(row.token_ids)
+        end = start + length
+        num_pages = -(-end // page_size)
+        self.token_ids += row.token_ids
+        self.positions += range(start, end)
+        for index in range(start // page_size, num_pages):
+            first = index * page_size
+            shift = row.page_ids[index] * page_size - first
+            self.slots += range(max(start, first) + shift, min(end, first + page_size) + shift)
+        # Cut to what the row covers: the scheduler may have reserved further pages.
+        self.kv_indices += row.page_ids[:num_pages]
+        self.last_page_len.append((end - 1) % page_size + 1)
+        self.kv_indptr.append(len(self.kv_indices))
+        self.qo_indptr.append(len(self.positions))
+        self.outputs += range(len(self.positions) - count_outputs(row), len(self.positions))
+        self.output_indptr.append(len(self.outputs))
+
+
+def _tensors(dtype: type[np.generic], *lists: list[int]) -> tuple[Tensor, ...]:
+    """A tensor of each list, all in one piece of memory."""
+    joined = torch.from_numpy(np.array(list(chain.from_iterable(lists)), dtype=dtype))
+    return torch.split(joined, [len(each) for each in lists])
 
 
 def count_outputs(row: ScheduledRow) -> int:
@@ -102,20 +133,6 @@ def count_given(row: ScheduledRow) -> int:
         return 0
     end = row.start + len(row.token_ids) + (row.next_id is not None)
     return max(0, end - max(row.logprobs_from, row.start + 1))
-
-
-def _flat(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    return np.fromiter(chain.from_iterable(lists), np.int64, sum(map(len, lists)))
-
-
-def _indptr(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-
-
-def _ragged(indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each item its row and its offset in the row."""
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return rows, np.arange(indptr[-1]) - indptr[rows]
 
 
 def _check_row(row: ScheduledRow, page_size: int, vocab_size: int, max_context: int) -> None:
@@ -136,11 +153,11 @@ def _check_row(row: ScheduledRow, page_size: int, vocab_size: int, max_context: 
 
 
 def _check_ids(
-    what: str, ids: np.ndarray, limit: int, rows: Sequence[ScheduledRow], indptr: np.ndarray
+    what: str, ids: Sequence[int], limit: int, rows: Sequence[ScheduledRow], indptr: Sequence[int]
 ) -> None:
-    if ids.min() < 0 or ids.max() >= limit:
-        at = int(np.flatnonzero((ids < 0) | (ids >= limit))[0])
-        row = rows[int(np.searchsorted(indptr, at, side="right")) - 1]
+    if min(ids) < 0 or max(ids) >= limit:
+        at = next(i for i, number in enumerate(ids) if not 0 <= number < limit)
+        row = rows[bisect_right(indptr, at) - 1]
         raise InvalidRequest(
             f"row {row.rid}#{row.index} has {what} {ids[at]}, not between 0 and {limit - 1}"
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from radixgen.kernels.activation import silu_mul
 from radixgen.kernels.attention import paged_attention
 from radixgen.kernels.kv_write import write_kv
+from radixgen.kernels.library import library
 from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
@@ -80,11 +81,24 @@ class Decoder:
 
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of every token and return the normed hidden states [outputs, hidden]."""
-        w = self.weights
-        residual = embed(w.embedding, inputs.token_ids, self.dtype)
+        return self.step(inputs, cache, want_logits=False)[0]
+
+    def step(
+        self, inputs: StepInputs, cache: KVCache, want_logits: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """`forward`, and where it costs one call less the logits [outputs, vocab] of all outputs.
+
+        With logits, the next step may write both anew.
+        """
         fused = self._fused_over(cache)
         if fused is not None:
-            return fused(inputs, residual)
+            return fused(inputs, want_logits)
+        return self._forward_apart(inputs, cache), None
+
+    def _forward_apart(self, inputs: StepInputs, cache: KVCache) -> Tensor:
+        """`forward`, one operation after the other."""
+        w = self.weights
+        residual = embed(w.embedding, inputs.token_ids, self.dtype)
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
@@ -106,6 +120,8 @@ class Decoder:
 
     def _fused_over(self, cache: KVCache) -> FusedForward | None:
         """The forward pass as one call, where the C operations take this model and cache."""
+        if self._fused is not None and self._fused.cache is cache and library() is not None:
+            return self._fused
         if not fits(self, cache):
             return None
         if self._fused is None or self._fused.cache is not cache:

@@ -1,8 +1,8 @@
 """A decoder's forward pass as one program of C operations. Knows layers, no requests.
 
 Recorded for one KV cache and a number of rows, then run for any step that fits: a step costs Python
-a few copies into its buffers. Gives the bits of `Decoder.forward`, which calls the same operations
-one by one.
+little but to name its index tensors. The embedding is part of it, and so are the logits of few
+outputs. Gives the bits of `Decoder.forward`, which calls the same operations one by one.
 """
 
 from typing import TYPE_CHECKING
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from radixgen.kernels.attention import plan_attention
 from radixgen.kernels.attention_plan import AttentionPlan, takes
 from radixgen.kernels.program import Program
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.kv_cache import KVCache
+from radixgen.model.layers import embed
 
 if TYPE_CHECKING:
     from radixgen.model.decoder import Decoder, Layer
 
 MIN_ROWS = 64
+_MAX_LOGITS = 1 << 23  # logits kept room for: 32 MiB of float32
 
 
 class FusedForward:
@@ -28,44 +29,53 @@ class FusedForward:
     def __init__(self, decoder: "Decoder", cache: KVCache, cos: Tensor, sin: Tensor) -> None:
         self._decoder, self.cache = decoder, cache
         self._cos, self._sin = cos, sin
+        self._page_size = cache.k_pages[0].shape[2]
+        self._windows = [layer.window for layer in decoder.weights.layers]
         self._program: Program | None = None
+        embedding = decoder.weights.embedding
+        self._embeds = not isinstance(embedding, Tensor) or embedding.dtype == decoder.dtype
 
-    def __call__(self, inputs: StepInputs, embedded: Tensor) -> Tensor:
+    def __call__(self, inputs: StepInputs, want_logits: bool) -> tuple[Tensor, Tensor | None]:
         """Write the KV of every token; the normed hidden states [outputs, hidden].
 
-        embedded [tokens, hidden]: the embeddings of the step's tokens.
+        With `want_logits` also the logits [outputs, vocab], float32, where there is room for them;
+        then the next call may write both anew.
         """
         tokens = len(inputs.token_ids)
         outputs = tokens if inputs.outputs is None else len(inputs.outputs)
         if self._program is None or self._program.max_rows < tokens:
             self._record(max(MIN_ROWS, 1 << (tokens - 1).bit_length()))
         assert self._program is not None
-        self._slots[:tokens] = inputs.slots
-        self._positions[:tokens] = inputs.positions
-        self._outputs[:outputs] = torch.arange(tokens) if inputs.outputs is None else inputs.outputs
-        self._residual[:tokens] = embedded
-        plans = self._plans(inputs, tokens, outputs)
-        pointers = {name: plan.pointer or 0 for name, plan in plans.items()}
-        self._program.run({"tokens": tokens, "outputs": outputs, **pointers})
-        return self._hidden[:outputs].clone()
+        if not self._embeds:
+            self._residual[:tokens] = embed(
+                self._decoder.weights.embedding, inputs.token_ids, self._decoder.dtype
+            )
+        plans = self._plans(inputs)
+        given = {name: plan.pointer or 0 for name, plan in plans.items()}
+        given["token ids"] = inputs.token_ids.data_ptr()
+        given["positions"] = inputs.positions.data_ptr()
+        given["slots"] = inputs.slots.data_ptr()
+        chosen = self._all_tokens if inputs.outputs is None else inputs.outputs
+        given["chosen"] = chosen.data_ptr()
+        drawn = outputs if want_logits and outputs <= len(self._logits) else 0
+        self._program.run({"tokens": tokens, "outputs": outputs, "drawn": drawn, **given})
+        hidden = self._hidden[:outputs]
+        return (hidden, self._logits[:drawn].float()) if drawn else (hidden.clone(), None)
 
-    def _plans(self, inputs: StepInputs, tokens: int, outputs: int) -> dict[str, AttentionPlan]:
+    def _plans(self, inputs: StepInputs) -> dict[str, AttentionPlan]:
         """A plan for each window of the layers, and one for the last layer's outputs."""
-        windows = [layer.window for layer in self._decoder.weights.layers]
-        wanted = {_plan_name(window): (inputs.attention, tokens, window) for window in windows[:-1]}
-        made = {name: self._plan(*arguments) for name, arguments in wanted.items()}
+        windows = self._windows
+        made = {_plan_name(w): self._plan(inputs.attention, w) for w in {*windows[:-1]}}
         same = made.get(_plan_name(windows[-1])) if inputs.outputs is None else None
-        made[_LAST] = same or self._plan(inputs.output_attention, outputs, windows[-1])
+        made[_LAST] = same or self._plan(inputs.output_attention, windows[-1])
         return made
 
-    def _plan(self, meta: AttentionMetadata, num_queries: int, window: int | None) -> AttentionPlan:
+    def _plan(self, meta: AttentionMetadata, window: int | None) -> AttentionPlan:
+        """Without the checks of `plan_attention`: build_inputs has made the tables."""
         c = self._decoder.config
-        q = torch.empty((num_queries, c.num_heads, c.head_dim), dtype=self._decoder.dtype)
         tables = (meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len)
-        pages = self.cache.k_pages[0], self.cache.v_pages[0]
-        plan = plan_attention(q, *pages, *tables, window=window)
-        assert plan is not None
-        return plan
+        group = c.num_heads // c.num_kv_heads
+        return AttentionPlan(tables, self._page_size, c.num_kv_heads, group, c.head_dim, window)
 
     def _record(self, rows: int) -> None:
         decoder, program = self._decoder, Program(rows)
@@ -76,9 +86,9 @@ class FusedForward:
             for name in ("residual", "normed", "mixed", "spare")
         )
         self._residual, self._hidden = residual, normed
-        self._slots, self._positions, self._outputs = (
-            program.buffer(name, 1, torch.int64)[:, 0] for name in ("slots", "positions", "outputs")
-        )
+        self._all_tokens = torch.arange(rows)
+        if self._embeds:
+            program.embed(decoder.weights.embedding, "token ids", residual, "tokens")
         program.norm(residual, layers[0].input_norm, eps, normed, "tokens")
         next_norms = [layer.input_norm for layer in layers[1:]] + [decoder.weights.final_norm]
         for i, (layer, next_norm) in enumerate(zip(layers, next_norms, strict=True)):
@@ -86,10 +96,10 @@ class FusedForward:
             count = "outputs" if last else "tokens"
             queries = self._record_projection(program, layer, normed, i)
             if last:  # nothing after it reads the other tokens
-                program.gather(residual, self._outputs, spare, count)
+                program.gather(residual, "chosen", spare, count)
                 residual, spare = spare, residual
                 chosen = program.buffer("chosen", queries.shape[1], dtype)
-                program.gather(queries, self._outputs, chosen, count)
+                program.gather(queries, "chosen", chosen, count)
                 queries = chosen
             attended = program.buffer("attended", queries.shape[1], dtype)
             pages = self.cache.k_pages[i], self.cache.v_pages[i]
@@ -101,6 +111,11 @@ class FusedForward:
             self._record_ffn(program, layer, normed, mixed, count)
             program.norm(mixed, next_norm, eps, normed, count, residual, spare)
             residual, spare = spare, residual
+        # Room for a part of the rows: beyond it logits are computed apart.
+        most = max(1, min(rows, _MAX_LOGITS // c.vocab_size))
+        with torch.inference_mode(False):
+            self._logits = torch.zeros(most, c.vocab_size, dtype=dtype)
+        program.linear(normed, [(decoder.weights.head, None)], self._logits, "drawn")
         self._program = program
 
     def _record_projection(self, program: Program, layer: "Layer", x: Tensor, index: int) -> Tensor:
@@ -119,11 +134,11 @@ class FusedForward:
             q, k = normed_q, normed_k
         turned_q = program.buffer("q", q_size, dtype)
         turned_k = program.buffer("k", kv_size, dtype)
-        angles = self._cos, self._sin, self._positions
+        angles = self._cos, self._sin, "positions"
         program.rope(q, c.num_heads, *angles, turned_q, rows)
         program.rope(k, c.num_kv_heads, *angles, turned_k, rows)
         pages = cache.k_pages[index], cache.v_pages[index]
-        program.kv_write(turned_k, v, *pages, self._slots, rows)
+        program.kv_write(turned_k, v, *pages, "slots", rows)
         return turned_q
 
     def _record_ffn(

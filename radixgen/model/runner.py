@@ -61,13 +61,13 @@ class ModelRunner:
         context = self.decoder.max_context
         inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
         copy_pages(batch.copies, self.cache)
-        hidden = self.decoder.forward(inputs, self.cache)
+        hidden, logits = self.decoder.step(inputs, self.cache, want_logits=_only_draws(batch.rows))
         forwarded = time.perf_counter()
         if fill_mask is not None:
             fill_mask()
         filled = time.perf_counter()
         mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
-        results = self._results(batch.rows, inputs, hidden, mask)
+        results = self._results(batch.rows, inputs, hidden, logits, mask)
         return StepResult(results, forwarded - started, time.perf_counter() - filled)
 
     def _results(
@@ -75,10 +75,11 @@ class ModelRunner:
         rows: Sequence[ScheduledRow],
         inputs: StepInputs,
         hidden: Tensor,
+        logits: Tensor | None,
         bitmask: Tensor | None,
     ) -> list[RowResult]:
         given = self._score(rows, inputs, hidden)
-        drawn = iter(self._draw(rows, inputs, hidden, bitmask))
+        drawn = iter(self._draw(rows, inputs, hidden, logits, bitmask))
         results = []
         for row, scores in zip(rows, given, strict=True):
             draws = [next(drawn) for _ in range(row.num_drafts + 1)] if row.sample else []
@@ -92,15 +93,21 @@ class ModelRunner:
         rows: Sequence[ScheduledRow],
         inputs: StepInputs,
         hidden: Tensor,
+        logits: Tensor | None,
         bitmask: Tensor | None,
     ) -> list[Drawn]:
-        """For each sampling row, the draw after its last known token and after each draft."""
+        """For each sampling row, the draw after its last known token and after each draft.
+
+        `logits`: those of all outputs, which then are all drawn from; None: not computed yet.
+        """
         draws: list[Draw] = []
         wanted: list[int] = []  # rows of `hidden`
         for row, end in zip(rows, inputs.output_ends, strict=True):
             if row.sample:
                 draws += _draws_of(row)
                 wanted += range(end - row.num_drafts - 1, end)
+        if logits is not None:
+            return self._sampler.sample(logits, draws, bitmask)
         drawn: list[Drawn] = []
         for low in range(0, len(wanted), self._tile_rows):
             tile = slice(low, low + self._tile_rows)
@@ -136,6 +143,11 @@ class ModelRunner:
             logprobs = torch.log_softmax(logits, dim=-1)
             found += token_logprobs(logprobs, token_ids[tile], num_top[tile])
         return _split(found, counts, broken)
+
+
+def _only_draws(rows: Sequence[ScheduledRow]) -> bool:
+    """Whether every output of these rows is drawn from, and none is scored."""
+    return all(row.logprobs_from is None for row in rows) and any(row.sample for row in rows)
 
 
 def _given_tokens(row: ScheduledRow) -> list[int]:

@@ -57,3 +57,14 @@ def test_one_program_gives_the_bits_of_single_operations(
     for rows, expected in zip(steps(), fused, strict=True):
         inputs = build_inputs(rows, cache, plain.config.vocab_size, plain.max_context)
         assert torch.equal(plain.forward(inputs, cache), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_the_same_call_are_those_of_one_of_their_own(dtype: torch.dtype) -> None:
+    decoder = tiny_decoder(dtype=dtype, head_dim=32)
+    cache = KVCache.allocate(decoder.kv_layout(16), 32)
+    for rows in steps():
+        inputs = build_inputs(rows, cache, decoder.config.vocab_size, decoder.max_context)
+        hidden, logits = decoder.step(inputs, cache, want_logits=True)
+        assert logits is None or torch.equal(logits, decoder.logits(hidden))
+        assert logits is not None or not len(hidden) or library.library() is None

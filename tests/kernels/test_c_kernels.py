@@ -17,6 +17,7 @@ from radixgen.kernels.kv_write import write_kv, write_kv_reference
 from radixgen.kernels.linear import Weight, dequantize_rows, linear, linear_reference
 from radixgen.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
 from radixgen.kernels.packed import quantize
+from radixgen.kernels.program import Program
 from radixgen.kernels.rope import apply_rope, rotate_reference
 from radixgen.kernels.sampling import apply_bitmask_, apply_bitmask_reference_
 
@@ -126,6 +127,18 @@ def test_16_bits_hold_every_code_in_two_bytes(vectors: str) -> None:
     high, low = made.codes.view(-1, 8, 2, 4).float().unbind(2)
     assert torch.equal((256 * high + low).view(x.shape), x)
     assert torch.equal(made.sums, x.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_embedded_rows_are_those_of_the_dequantised_matrix(vectors: str, kind: str) -> None:
+    weight, ids = random_packed(kind, 40, 512), torch.tensor([39, 0, 7, 7, 12])
+    for dtype in FLOATS:
+        program = Program(8)
+        out = program.buffer("out", 512, dtype)
+        program.embed(weight, ids, out, "rows")
+        program.run({"rows": 5})
+        assert torch.equal(out[:5], dequantize_rows(weight, ids).to(dtype))
+        assert not out[5:].any()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
