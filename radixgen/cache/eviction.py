@@ -15,23 +15,32 @@ FORK_CREDIT: Final = 64  # clock ticks of protection a promised fork is worth
 _FAR: Final = 4096  # tokens at whose distance from the root a page costs twice as much to recompute
 
 
+def _recency(node: Node) -> int:
+    """The tick of the last use, or of a promised one that counts as if it had happened."""
+    return max(node.last_access + node.credit, node.due)
+
+
+def _uses(node: Node) -> float:
+    """Uses so far and promised ones."""
+    return node.hits + node.credit / FORK_CREDIT + (node.due > node.last_access)
+
+
 def _lru(node: Node, floor: float) -> Key:
-    return (node.last_access + node.credit,)
+    return (_recency(node),)
 
 
 def _lfu(node: Node, floor: float) -> Key:
-    return (node.hits + node.credit / FORK_CREDIT, node.last_access)
+    return (_uses(node), node.last_access)
 
 
 def _slru(node: Node, floor: float) -> Key:
-    return (node.hits > 1, node.last_access + node.credit)
+    return (_uses(node) > 1, _recency(node))
 
 
 def _cost(node: Node, floor: float) -> Key:
     """GreedyDual-Size-Frequency (Cherkasova 1998): `floor` rises to the value of what was evicted,
     so that old value decays. A page's value is its uses times its cost, which grows with depth."""
-    uses = node.hits + node.credit / FORK_CREDIT
-    return (floor + uses * (1.0 + node.end / _FAR), node.last_access)
+    return (floor + _uses(node) * (1.0 + node.end / _FAR), node.last_access)
 
 
 _KEYS: Final[dict[Eviction, Callable[[Node, float], Key]]] = {

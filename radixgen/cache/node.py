@@ -17,6 +17,7 @@ class Node:
         "children",
         "credit",
         "dead",
+        "due",
         "end",
         "heap_index",
         "hits",
@@ -51,6 +52,7 @@ class Node:
         self.last_access = 0  # logical clock
         self.hits = 1  # requests that computed or reused these pages
         self.credit = 0  # ticks of the clock that a promise of forks adds to last_access
+        self.due = 0  # the tick at which its program is expected back, after a pause
         self.dead = False  # its program promised not to continue it
         self.heap_index = -1  # where it is in the eviction heap, -1 when not
 

@@ -115,6 +115,7 @@ class RadixCache:
         self.num_protected = 0  # pages of locked nodes
         self.num_evicted = 0  # pages, ever
         self.num_evicted_dead = 0  # of them, those that a hint had called done with
+        self.num_evicted_due = 0  # of them, those that a program was expected back for
         self._width = page_size * TOKEN_BYTES
         self._roots: dict[str, Node] = {}
         self._clock = 0
@@ -136,6 +137,11 @@ class RadixCache:
     def num_evictable(self) -> int:
         """Pages that `evict` could free now."""
         return self.pool.num_tree - self.num_protected
+
+    @property
+    def clock(self) -> int:
+        """Uses of the tree so far: the time that eviction counts in."""
+        return self._clock
 
     @property
     def can_match(self) -> bool:
@@ -233,6 +239,7 @@ class RadixCache:
         while step is not None:
             step.hits += 1
             step.dead = False
+            step.due = 0
             step.credit = max(step.credit - FORK_CREDIT, credit, 0)
             step = step.parent
         self.lock_node(node)
@@ -249,19 +256,21 @@ class RadixCache:
             step.last_access = self._clock
             step = step.parent
 
-    def unlock(self, node: Node, hint: CacheHint | None = None) -> None:
+    def unlock(self, node: Node, hint: CacheHint | None = None, pause: int = 0) -> None:
         """Give up one lock of the path to `node`.
 
-        A hint of last use lets pages that nobody else used leave first; promised forks make them
-        stay as if used that much later.
+        A hint of last use lets pages that nobody else used leave first; promised forks, and a
+        `pause` (ticks) after which the program comes back, make them stay as if used so much later.
         """
         self._clock += 1
         dying = hint is not None and hint.last_use
         credit = FORK_CREDIT * hint.forks if hint else 0
+        due = self._clock + pause if pause else 0
         step: Node | None = node
         while step is not None:
             parent = step.parent
             step.num_locks -= 1
+            step.due = max(step.due, due)
             step.last_access = self._clock
             step.credit = max(step.credit, credit)
             dying = dying and step.hits <= 1
@@ -381,6 +390,7 @@ class RadixCache:
         )
         upper.num_locks, upper.last_access = node.num_locks, node.last_access
         upper.hits, upper.credit, upper.dead = node.hits, node.credit, node.dead
+        upper.due = node.due
         first_page = node.key[: self._width]
         parent.children[first_page] = upper  # the same first page: `order` does not change
         node.key, node.page_ids, node.parent = node.key[cut:], node.page_ids[num_pages:], upper
@@ -408,6 +418,7 @@ class RadixCache:
             leaving = min(len(node.page_ids), wanted)
             freed += leaving
             self.num_evicted_dead += leaving if node.dead else 0
+            self.num_evicted_due += leaving if node.due > self._clock else 0
             if len(node.page_ids) > wanted:
                 self._trim(node, wanted)
             else:

@@ -6,21 +6,48 @@
 Knows sequences' pages; nothing of order, budgets of tokens, or sampling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from radixgen.batch import PageCopy
+from radixgen.cache.eviction import FORK_CREDIT
 from radixgen.cache.node import Node
 from radixgen.cache.radix import Match, RadixCache
 from radixgen.schedule.request import SequenceState
 
 MIN_TAIL_TOKENS = 2  # fewer are computed sooner than copied
+SMOOTHING = 0.3  # weight of the newest measurement of the cache's pace
+MEASURE_SECONDS = 0.05  # between two
+LATENESS = 2.0  # a pause may take so many times as long as expected
+MAX_PAUSE = 64 * FORK_CREDIT  # ticks of the cache that a promise to come back is worth
+
+
+class Pace:
+    """How many ticks the cache's clock goes in a second, of late."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at, self._ticks = clock(), 0
+        self._rate = 0.0
+
+    def pause(self, ticks: int, seconds: float) -> int:
+        """The ticks in which a program that pauses for so long is back; `ticks`: of now."""
+        now = self._clock()
+        if now - self._at >= MEASURE_SECONDS:
+            rate = (ticks - self._ticks) / (now - self._at)
+            self._rate += (rate - self._rate) * (SMOOTHING if self._rate else 1.0)
+            self._at, self._ticks = now, ticks
+        expected = int(LATENESS * seconds * self._rate)
+        return min(max(expected, FORK_CREDIT), MAX_PAUSE) if seconds else 0
 
 
 class Memory:
     """The pages of running sequences, at most `limit_pages` of them at any time."""
 
-    def __init__(self, cache: RadixCache, max_total_tokens: int | None) -> None:
+    def __init__(
+        self, cache: RadixCache, max_total_tokens: int | None, clock: Callable[[], float]
+    ) -> None:
         self.cache = cache
+        self._pace = Pace(clock)
         self.page_size = cache.page_size
         total = cache.pool.num_pages
         if max_total_tokens is not None:
@@ -139,7 +166,9 @@ class Memory:
         if keep:
             self.commit(sequence)
         self.cache.pool.release(sequence.page_ids[sequence.num_tree_pages :])
-        self.cache.unlock(sequence.node, sequence.request.hint if final else None)
+        hint = sequence.request.hint if final else None
+        pause = self._pace.pause(self.cache.clock, hint.tool_seconds) if hint else 0
+        self.cache.unlock(sequence.node, hint, pause)
         sequence.node = None
         sequence.page_ids = []
         sequence.num_tree_pages = 0
@@ -154,6 +183,16 @@ class Memory:
                 break
             node = node.parent
         return sequence.num_computed - shared
+
+    def evictions(self) -> dict[str, float]:
+        """Pages that had to go; those called done with, and those that a program is to come back
+        to, among them."""
+        cache = self.cache
+        return {
+            "evicted_pages": cache.num_evicted,
+            "evicted_dead_pages": cache.num_evicted_dead,
+            "evicted_due_pages": cache.num_evicted_due,
+        }
 
     def check(self, running: Sequence[SequenceState]) -> None:
         """Raises AssertionError unless every held page has one owner and every lock a holder."""

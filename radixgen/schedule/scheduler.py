@@ -81,7 +81,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.cache = cache
-        self.memory = Memory(cache, config.max_total_tokens)
+        self.memory = Memory(cache, config.max_total_tokens, clock)
         self.vocab_size = vocab_size
         self.max_known = min(max_context, self.memory.limit_pages * cache.page_size)
         self.rules = StopRules(end_token_ids, self.max_known)
@@ -262,8 +262,7 @@ class Scheduler:
             "held_pages": pool.num_held,
             "tree_pages": pool.num_tree,
             "protected_pages": self.cache.num_protected,
-            "evicted_pages": self.cache.num_evicted,
-            "evicted_dead_pages": self.cache.num_evicted_dead,
+            **self.memory.evictions(),
         }
 
     def _give_up_step(self) -> Step | None:

@@ -232,6 +232,45 @@ def test_last_use_leaves_first(model: Path) -> None:
     assert without == 0
 
 
+def during_a_tool(runtime: Runtime, seconds: float) -> tuple[int, int]:
+    """The prompt that a program comes back to after a tool that is expected to take so long, and
+    what of it was still there: 40 others ran in between."""
+
+    @rg.function
+    def other(s: Any, i: int) -> None:
+        for _ in range(1 if i else 2):  # so that no line is known to be the last
+            s += f"{i} is another one, long enough to take pages " + rg.gen("a", max_tokens=2)
+            s["a"]
+
+    def crowd() -> str:
+        """Let others run."""
+        other.run_batch([(i,) for i in range(40)], backend=runtime, num_threads=1)
+        return "done"
+
+    @rg.function
+    def agent(s: Any) -> None:
+        s += "An agent that calls a tool and goes on with what it says. "
+        s += rg.call([crowd], "c", max_tokens=80, tool_seconds=seconds)
+        s += "And so: " + rg.gen("b", max_tokens=2)
+
+    runtime.flush_cache()
+    crowd()
+    state = agent.run(backend=runtime, temperature=0)
+    first, second = (state.get_meta_info(name) for name in "cb")
+    return first["prompt_tokens"], second["cached_tokens"]
+
+
+def test_a_pause_for_a_tool_keeps_the_conversation(model: Path) -> None:
+    with Runtime(model, page_size=4, num_pages=120, threads=1) as runtime:
+        needed, found = during_a_tool(runtime, 600.0)
+        stats = runtime.stats()
+        _, without = during_a_tool(runtime, 0.0)
+    assert found >= needed
+    assert stats["evicted_pages"] > 100
+    assert stats["evicted_due_pages"] == 0
+    assert without == 0
+
+
 def test_async_programs_on_the_runtimes_own_loop(model: Path) -> None:
     @rg.function
     async def program(s: Any, i: int) -> str:
