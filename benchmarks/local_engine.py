@@ -1,8 +1,10 @@
 """An engine in this process, driven without sockets: what benchmarks of single steps need."""
 
+import contextlib
+import itertools
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +44,12 @@ class Run:
 
 
 class LocalEngine:
-    """The embedded model behind an engine. `settings` are those of `Runtime`."""
+    """The embedded model behind an engine, in one thread. `settings` are those of `Runtime`.
+    `clock`: seconds; with `time.process_time` nothing else that the machine does counts."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, **settings: Any) -> None:
         config = from_settings(**{"threads": 1, "num_pages": 2048, **settings})
+        self.clock = clock
         self.engine: Engine = build_engine(config).engine
         self.tokenizer = Tokenizer.load(resolve(config.model.model).path)
         self._count = 0
@@ -58,42 +62,48 @@ class LocalEngine:
         """Run requests together until each has ended."""
         before = self.engine.stats()
         run = Run([Output() for _ in asks])
-        started = time.perf_counter()
+        started = self.clock()
         names = self._add(asks, run.outputs)
         while self.engine.scheduler.requests:
             if not self.engine.has_work:
                 time.sleep(0.0005)
                 continue
-            begin = time.perf_counter()
+            begin = self.clock()
             events = self.engine.step()
-            run.steps.append(time.perf_counter() - begin)
+            run.steps.append(self.clock() - begin)
             _take(events, names)
-        run.seconds = time.perf_counter() - started
+        run.seconds = self.clock() - started
         after = self.engine.stats()
         run.counts = {name: value - before.get(name, 0.0) for name, value in after.items()}
         return run
 
     def decode_steps(self, asks: Sequence[Ask], count: int) -> list[float]:
         """Seconds of `count` steps in which every request decodes; then all are cancelled."""
+        with contextlib.closing(self.decoding(asks)) as steps:
+            return list(itertools.islice(steps, count))
+
+    def decoding(self, asks: Sequence[Ask]) -> Generator[float]:
+        """Seconds of one step after another in which every request decodes, until it is closed."""
         outputs = [Output() for _ in asks]
         names = self._add(asks, outputs)
-        seconds: list[float] = []
-        while len(seconds) < count:
-            if not self.engine.has_work:
-                time.sleep(0.0005)
-                continue
-            warm = all(len(output.token_ids) > 1 for output in outputs)
-            begin = time.perf_counter()
-            events = self.engine.step()
-            if warm:
-                seconds.append(time.perf_counter() - begin)
-            _take(events, names)
-            ended = [o for o in outputs if o.finish_reason or o.error]
-            if ended:
-                raise RuntimeError(f"a request ended while steps were measured: {ended[0]}")
-        for name in names:
-            self.engine.abort(name)
-        return seconds
+        try:
+            while True:
+                if not self.engine.has_work:
+                    time.sleep(0.0005)
+                    continue
+                warm = all(len(output.token_ids) > 1 for output in outputs)
+                begin = self.clock()
+                events = self.engine.step()
+                seconds = self.clock() - begin
+                _take(events, names)
+                ended = [o for o in outputs if o.finish_reason or o.error]
+                if ended:
+                    raise RuntimeError(f"a request ended while steps were measured: {ended[0]}")
+                if warm:
+                    yield seconds
+        finally:
+            for name in names:
+                self.engine.abort(name)
 
     def _add(self, asks: Sequence[Ask], outputs: Sequence[Output]) -> dict[str, Output]:
         names: dict[str, Output] = {}

@@ -57,8 +57,11 @@ class Engine(Protocol):
         """Write the mask of a state as one row of [n, words] int32: bit 1 is an allowed token."""
         ...
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
-        """The same for many states. Of each, an error message or None, and the bytes it took."""
+    def fill_many(
+        self, states: list[int], bitmask: Words, rows: list[int], budgets: list[int]
+    ) -> list[Filled]:
+        """The same for many states, with `restrict_row` where a budget is not negative. Of each, an
+        error message or None, and the bytes it took."""
         ...
 
     def shortest_tokens(self, state: int) -> list[int]:

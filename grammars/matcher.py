@@ -168,11 +168,14 @@ class GrammarMatcher:
             self._following.strike(self._states[-1], self._text, bitmask[row], budget)
             self._account.charge(self._engine.num_bytes - before)
 
-    def _restrict(self, bitmask: Words, row: int, budget: int | None) -> None:
-        if self._error is not None:
+    def _strike(self, bitmask: Words, row: int, budget: int | None) -> None:
+        """Take from a mask that is within its budget what the text so far forbids."""
+        if self._error is not None or self._following is None:
             return
+        before = self._engine.num_bytes
         try:
-            self._narrow(bitmask, row, budget)
+            self._following.strike(self._states[-1], self._text, bitmask[row], budget)
+            self._account.charge(self._engine.num_bytes - before)
         except InvalidGrammar as error:
             self._error = str(error)
             self._only_end(bitmask[row])
@@ -285,12 +288,14 @@ def fill_bitmasks(
     for group in groups.values():
         engine = matchers[group[0]]._engine
         states = [matchers[i]._states[-1] for i in group]
-        filled = engine.fill_many(states, bitmask, [rows[i] for i in group])
-        for index, (error, grown) in zip(group, filled, strict=True):
-            matchers[index]._filled(bitmask[rows[index]], error, grown)
-            if budgets is not None or matchers[index]._following is not None:
-                budget = None if budgets is None else budgets[index]
-                matchers[index]._restrict(bitmask, rows[index], budget)
+        left = [-1 if budgets is None or (b := budgets[i]) is None else max(b, 0) for i in group]
+        filled = engine.fill_many(states, bitmask, [rows[i] for i in group], left)
+        for index, budget, (error, grown) in zip(group, left, filled, strict=True):
+            matcher = matchers[index]
+            if error is not None or grown:
+                matcher._filled(bitmask[rows[index]], error, grown)
+            if matcher._following is not None:
+                matcher._strike(bitmask, rows[index], None if budget < 0 else budget)
 
 
 def allocate_bitmask(num_rows: int, vocabulary_size: int) -> Words:

@@ -72,7 +72,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_next": (i32, (pointer, u32, pointer)),
         "rx_forced": (i32, (pointer, u32, ctypes.c_char_p, u32)),
         "rx_mask": (i32, (pointer, u32, pointer, pointer, u32)),
-        "rx_masks": (None, (pointer, u32, pointer, pointer, pointer, u32, pointer, pointer)),
+        "rx_masks": (None, (pointer, u32, *[pointer] * 4, u32, pointer, pointer)),
         "rx_bytes_held": (pointer, (pointer,)),
         "rx_shortest": (i32, (pointer, u32, pointer, u32)),
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
@@ -174,31 +174,33 @@ class NativeEngine:
         if self._is_wide:
             bitmask[row, self.vocabulary.num_words :] = 0
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
-        if any(not 0 <= row < len(bitmask) for row in rows):
-            raise IndexError(f"rows {rows} of a bitmask with {len(bitmask)} rows")
+    def fill_many(
+        self, states: list[int], bitmask: Words, rows: list[int], budgets: list[int]
+    ) -> list[Filled]:
         with self._lock:
-            self._look_at(bitmask)
+            if bitmask is not self._bitmask:
+                self._look_at(bitmask)
+            if min(rows) < 0 or max(rows) >= self._bitmask_rows:
+                raise IndexError(f"rows {rows} of a bitmask with {self._bitmask_rows} rows")
             if self._is_wide:
                 bitmask[rows, self.vocabulary.num_words :] = 0
-            n = len(states)
-            at = np.array(rows, np.uint64) * np.uint64(self._bitmask_stride)
-            at += np.uint64(self._bitmask_at)
-            ids, results = np.array(states, np.uint32), np.zeros(n, np.int32)
-            grown = np.zeros(n, np.uint64)
+            first, stride, n = self._bitmask_at, self._bitmask_stride, len(states)
+            # Arrays, since asking numpy for an address costs as much as a mask.
+            given = array("I", states), array("Q", [first + stride * row for row in rows])
+            least, results = array("q", budgets), array("i", bytes(4 * n))
+            grown = array("Q", bytes(8 * n))
             self._library.rx_masks(
                 self._at,
                 n,
-                ids.ctypes.data,
-                at.ctypes.data,
+                *(a.buffer_info()[0] for a in (*given, least)),
                 self._ends_at,
                 self._num_ends,
-                results.ctypes.data,
-                grown.ctypes.data,
+                results.buffer_info()[0],
+                grown.buffer_info()[0],
             )
             return [
                 (self._message(fault) if fault else None, size)
-                for fault, size in zip(results.tolist(), grown.tolist(), strict=True)
+                for fault, size in zip(results, grown, strict=True)
             ]
 
     def shortest_tokens(self, state: int) -> list[int]:

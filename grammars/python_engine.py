@@ -88,12 +88,16 @@ class PythonEngine:
         bitmask[row, : len(mask)] = mask
         bitmask[row, len(mask) :] = 0
 
-    def fill_many(self, states: list[int], bitmask: Words, rows: list[int]) -> list[Filled]:
+    def fill_many(
+        self, states: list[int], bitmask: Words, rows: list[int], budgets: list[int]
+    ) -> list[Filled]:
         filled: list[Filled] = []
-        for state, row in zip(states, rows, strict=True):
+        for state, row, budget in zip(states, rows, budgets, strict=True):
             before, error = self.num_bytes, None
             try:
                 self.fill_row(state, bitmask, row)
+                if budget >= 0:
+                    self.restrict_row(state, bitmask, row, budget)
             except InvalidGrammar as raised:
                 error = str(raised)
             filled.append((error, max(self.num_bytes - before, 0)))

@@ -281,12 +281,24 @@ EXPORT i32 rx_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends
     LEAVE(e, 0);
 }
 
-/* The same for many; `results` gets 0 or minus the fault of each, `grown` the bytes it took. */
-EXPORT void rx_masks(Engine *e, u32 n, const u32 *states, u32 *const *rows, const u32 *ends,
-                     u32 num_ends, i32 *results, u64 *grown) {
+/* Take from a mask the tokens after which more than `budget` - 1 tokens are needed. */
+EXPORT i32 rx_restrict(Engine *e, u32 state, u32 *row, u32 budget) {
+    ENTER(e);
+    LEAVE(e, restrict_mask(e, state, row, budget));
+}
+
+/* Masks of many states, each within its budget unless that is negative; `results` gets 0 or minus
+ * the fault of each, `grown` the bytes it took. */
+EXPORT void rx_masks(Engine *e, u32 n, const u32 *states, u32 *const *rows, const int64_t *budgets,
+                     const u32 *ends, u32 num_ends, i32 *results, u64 *grown) {
     for (u32 i = 0; i < n; i++) {
         u64 before = e->bytes;
         results[i] = rx_mask(e, states[i], rows[i], ends, num_ends);
+        if (!results[i] && budgets[i] >= 0) {
+            u32 most = budgets[i] > UINT32_MAX ? UINT32_MAX : (u32)budgets[i];
+            i32 struck = rx_restrict(e, states[i], rows[i], most);
+            results[i] = struck < 0 ? struck : 0;
+        }
         grown[i] = e->bytes - before;
     }
 }
@@ -300,12 +312,6 @@ EXPORT const u64 *rx_bytes_held(const Engine *e) { return &e->bytes; }
 EXPORT i32 rx_shortest(Engine *e, u32 state, u32 *out, u32 room) {
     ENTER(e);
     LEAVE(e, spell_shortest(e, state, out, room));
-}
-
-/* Take from a mask the tokens after which more than `budget` - 1 tokens are needed. */
-EXPORT i32 rx_restrict(Engine *e, u32 state, u32 *row, u32 budget) {
-    ENTER(e);
-    LEAVE(e, restrict_mask(e, state, row, budget));
 }
 
 /* Sizes for reports: bytes, nodes, stacks, states, rows, records, trie nodes visited. */

@@ -65,7 +65,7 @@ class MaskWriter:
     row. So the thread is used while masks have taken `LONG` of late.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self.seconds = 0.0  # that a step's masks take, smoothed
         self._clock = clock
         self._thread: ThreadPoolExecutor | None = None
