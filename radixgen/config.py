@@ -14,6 +14,7 @@ from radixgen.errors import ConfigError
 from radixgen.types import WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+ActivationForm = Literal["auto", "int8", "int16", "float32"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 JumpForward = Literal["exact", "fast", "off"]
@@ -35,6 +36,9 @@ class ModelConfig:
     """Which model, and in which form it runs.
 
     `model`: a directory, a .gguf file, a hub id, or "" for the embedded default.
+    `activations`: what inputs of products with quantised weights are rounded to. float32: the
+    product with the dequantised matrix; int16: its answers, faster; int8: fastest; auto: of the
+    last two, as model/forms.py chooses for each place. Without C kernels it is float32.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -42,6 +46,7 @@ class ModelConfig:
     revision: str | None = None
     dtype: Dtype = "auto"
     kv_dtype: Dtype = "auto"
+    activations: ActivationForm = "auto"
     device: str = "cpu"
     max_context: int | None = None  # tokens; None: the model's own
     threads: int | None = None  # compute threads; None: one a physical core

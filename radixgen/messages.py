@@ -141,6 +141,7 @@ class Ready:
     num_pages: int
     page_size: int  # tokens
     pid: int
+    forms: str = ""  # in which numbers it computes, for people
     kind: Literal["ready"] = "ready"
 
 

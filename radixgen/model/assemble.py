@@ -4,6 +4,7 @@ q, k, v -> qkv        gate, up -> gate_up        no head -> the embedding
 """
 
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,22 +13,27 @@ from radixgen.errors import ModelError
 from radixgen.kernels.linear import PackedWeight, Weight
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import DecoderWeights, Layer
+from radixgen.model.forms import AUTO, Forms, Place
 from radixgen.model.layers import Projection
 
 
 def assemble(
-    config: DecoderConfig, tensors: MutableMapping[str, Weight], dtype: torch.dtype
+    config: DecoderConfig,
+    tensors: MutableMapping[str, Weight],
+    dtype: torch.dtype,
+    forms: Forms = AUTO,
 ) -> DecoderWeights:
     """The weights of a model from tensors named as `weights` names them, floats cast to `dtype`.
 
+    `forms`: what the inputs of packed weights are rounded to, by place.
     Tensors leave the mapping as they are used, so that joining them holds none twice.
     Raises ModelError for a tensor that is missing.
     """
-    take = _Taker(tensors, dtype)
+    take = _Taker(tensors, dtype, forms)
     embedding = take.matrix("embed")
     layers = tuple(_layer(config, take, i) for i in range(config.num_layers))
     head = embedding if config.tied_head else take.matrix("head")
-    return DecoderWeights(embedding, layers, take.vector("norm"), head)
+    return DecoderWeights(embedding, layers, take.vector("norm"), take.meeting(head, "head"))
 
 
 def _layer(config: DecoderConfig, take: "_Taker", index: int) -> Layer:
@@ -36,20 +42,22 @@ def _layer(config: DecoderConfig, take: "_Taker", index: int) -> Layer:
     qk_norm = config.qk_norm
     return Layer(
         input_norm=take.vector(prefix + "attention_norm"),
-        qkv=take.projection([attention + name for name in "qkv"], config.qkv_bias),
+        qkv=take.projection("qkv", [attention + name for name in "qkv"], config.qkv_bias),
         q_norm=take.vector(attention + "q_norm") if qk_norm else None,
         k_norm=take.vector(attention + "k_norm") if qk_norm else None,
-        output=take.projection([attention + "o"], config.o_bias),
+        output=take.projection("output", [attention + "o"], config.o_bias),
         ffn_norm=take.vector(prefix + "mlp_norm"),
-        gate_up=take.projection([mlp + "gate", mlp + "up"], config.mlp_bias),
-        down=take.projection([mlp + "down"], config.mlp_bias),
+        gate_up=take.projection("gate_up", [mlp + "gate", mlp + "up"], config.mlp_bias),
+        down=take.projection("down", [mlp + "down"], config.mlp_bias),
         window=config.sliding_windows[index],
     )
 
 
 class _Taker:
-    def __init__(self, tensors: MutableMapping[str, Weight], dtype: torch.dtype) -> None:
-        self.tensors, self.dtype = tensors, dtype
+    def __init__(
+        self, tensors: MutableMapping[str, Weight], dtype: torch.dtype, forms: Forms
+    ) -> None:
+        self.tensors, self.dtype, self.forms = tensors, dtype, forms
 
     def matrix(self, name: str) -> Weight:
         weight = self.tensors.pop(name, None)
@@ -63,8 +71,14 @@ class _Taker:
             raise ModelError(f"tensor {name!r} is quantised; norms and biases must be floats")
         return tensor
 
-    def projection(self, names: Sequence[str], with_bias: bool) -> Projection:
-        weights = [self.matrix(name) for name in names]
+    def meeting(self, weight: Weight, place: Place) -> Weight:
+        """The weight, meeting inputs in the form that its place has."""
+        if isinstance(weight, PackedWeight):
+            return replace(weight, activations=self.forms[place])
+        return weight
+
+    def projection(self, place: Place, names: Sequence[str], with_bias: bool) -> Projection:
+        weights = [self.meeting(self.matrix(name), place) for name in names]
         return Projection.of(
             weights, [self.vector(f"{name}.bias") if with_bias else None for name in names]
         )

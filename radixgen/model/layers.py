@@ -1,7 +1,7 @@
 """The parts of a decoder that own weights: projections and the embedding. Knows no architecture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,9 +40,9 @@ def _join(weights: Sequence[Weight]) -> Weight | None:
     packed = [w for w in weights if isinstance(w, PackedWeight)]
     if len(floats) == len(weights) and len({w.dtype for w in floats}) == 1:
         return torch.cat(floats)
-    if len(packed) == len(weights) and len({w.kind for w in packed}) == 1:
+    if len(packed) == len(weights) and len({(w.kind, w.activations) for w in packed}) == 1:
         shape = (sum(w.shape[0] for w in packed), packed[0].shape[1])
-        return PackedWeight(packed[0].kind, shape, torch.cat([w.data for w in packed]))
+        return replace(packed[0], shape=shape, data=torch.cat([w.data for w in packed]))
     return None
 
 

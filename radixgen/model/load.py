@@ -7,6 +7,7 @@ from radixgen.errors import ConfigError
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
+from radixgen.model.forms import choose_forms
 from radixgen.model.hub import ModelFiles, resolve
 from radixgen.model.kv_cache import KVCache, available_bytes, choose_num_pages
 from radixgen.model.runner import ModelRunner
@@ -30,7 +31,8 @@ def load_runner(
     max_context = _max_context(config, model.max_context)
     tensors = dict(loaded.weights)
     del loaded  # or the parts of joined matrices would stay
-    decoder = Decoder(config, assemble(config, tensors, dtype), dtype, max_context)
+    weights = assemble(config, tensors, dtype, choose_forms(model.activations))
+    decoder = Decoder(config, weights, dtype, max_context)
     layout = decoder.kv_layout(cache.page_size, _torch_dtype(model.kv_dtype, dtype))
     num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
     pages = KVCache.allocate(layout, num_pages, decoder.device)

@@ -13,9 +13,11 @@ from radixgen.config import RuntimeConfig
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.kernels import library
+from radixgen.model.forms import choose_forms, describe
 from radixgen.model.fused import fits
 from radixgen.model.hub import resolve
 from radixgen.model.load import load_runner
+from radixgen.model.runner import ModelRunner
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
@@ -38,6 +40,7 @@ class Built:
     max_context: int  # what a sequence may have, given the model and the pages
     num_pages: int
     page_size: int
+    forms: str  # in which numbers it computes
 
 
 def build_engine(config: RuntimeConfig) -> Built:
@@ -72,7 +75,20 @@ def build_engine(config: RuntimeConfig) -> Built:
         max_context=scheduler.max_known,
         num_pages=num_pages,
         page_size=config.cache.page_size,
+        forms=describe_forms(config, runner),
     )
+
+
+def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
+    """Types of hidden states and KV pages, and of what meets packed weights where."""
+    kept = f"{_name(runner.decoder.dtype)}, KV {_name(runner.cache.layout.dtype)}"
+    if library.library() is None:
+        return f"{kept}; without C kernels"
+    return f"{kept}; inputs of quantised weights {describe(choose_forms(config.model.activations))}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:

@@ -97,6 +97,7 @@ def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
         num_pages=built.num_pages,
         page_size=built.page_size,
         pid=os.getpid(),
+        forms=built.forms,
     )
     return Loop(built.engine, socket, ready)
 

@@ -114,6 +114,7 @@ async def server_info(request: Request) -> Response:
             "max_context": ready.max_context,
             "page_size": ready.page_size,
             "num_pages": ready.num_pages,
+            "forms": ready.forms,
             "max_total_num_tokens": ready.num_pages * ready.page_size,
             "open_prompts": supervisor.num_open,
             "runtime_restarts": supervisor.num_restarts,

@@ -1,0 +1,38 @@
+"""In which form numbers meet in the C kernels: the inputs of products with packed weights, and what
+KV pages hold. Knows the places of a decoder and settings, no weights.
+
+8-bit inputs are as good as exact to a text's probability but not to the choice between two near
+tokens. 16 bits give the float model's answers and cost a second product. `auto` takes 16 bits where
+they cost little of a step; benchmarks/perplexity.py measures what each place loses and takes.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from radixgen.config import ActivationForm
+from radixgen.kernels.block_types import Activations
+
+Place = Literal["qkv", "output", "gate_up", "down", "head"]
+PLACES: tuple[Place, ...] = ("qkv", "output", "gate_up", "down", "head")
+Forms = Mapping[Place, Activations]
+
+AUTO: dict[Place, Activations] = {
+    "qkv": "int16",
+    "output": "int8",
+    "gate_up": "int8",
+    "down": "int8",
+    "head": "int16",
+}
+
+
+def choose_forms(setting: ActivationForm) -> Forms:
+    """The form of each place's input."""
+    return AUTO if setting == "auto" else dict.fromkeys(PLACES, setting)
+
+
+def describe(forms: Forms) -> str:
+    """`int16: qkv, head; int8: output, gate_up, down`, in the order of the first place of each."""
+    found: dict[str, list[str]] = {}
+    for place in PLACES:
+        found.setdefault(forms[place], []).append(place)
+    return "; ".join(f"{form}: {', '.join(places)}" for form, places in found.items())

@@ -1,0 +1,52 @@
+"""The form of each product's input: what a setting chooses, and that weights are assembled so."""
+
+import pytest
+import torch
+from helpers import random_blocks
+
+from radixgen.config import ActivationForm
+from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.linear import Weight
+from radixgen.model.assemble import assemble
+from radixgen.model.config import DecoderConfig, RopeConfig
+from radixgen.model.forms import AUTO, PLACES, choose_forms, describe
+from radixgen.model.weights import expected_shapes
+
+
+def test_a_setting_names_the_form_of_all_places() -> None:
+    assert choose_forms("int16") == dict.fromkeys(PLACES, "int16")
+    assert choose_forms("auto") == AUTO
+    assert describe(choose_forms("int8")) == "int8: qkv, output, gate_up, down, head"
+    assert describe(dict.fromkeys(PLACES, "int8") | {"output": "int16"}) == (
+        "int8: qkv, gate_up, down, head; int16: output"
+    )
+
+
+@pytest.mark.parametrize("setting", ["auto", "int8", "int16", "float32"])
+@pytest.mark.parametrize("tied_head", [False, True])
+def test_assembled_weights_meet_inputs_as_chosen(setting: ActivationForm, tied_head: bool) -> None:
+    config = DecoderConfig(
+        family="llama", hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32,
+        ffn_size=96, vocab_size=40, max_context=64, rms_norm_eps=1e-5, rope=RopeConfig(),
+        tied_head=tied_head,
+    )  # fmt: skip
+    tensors: dict[str, Weight] = {}
+    for name, shape in expected_shapes(config).items():
+        tensors[name] = torch.ones(shape)
+        if len(shape) == 2:
+            data = torch.from_numpy(random_blocks("Q4_1", *shape))
+            tensors[name] = PackedWeight("q4_1", (shape[0], shape[1]), data)
+    forms = choose_forms(setting)
+    weights = assemble(config, tensors, torch.float32, forms)
+    assert isinstance(weights.head, PackedWeight)
+    assert weights.head.activations == forms["head"]
+    for layer in weights.layers:
+        for place, projection in (
+            ("qkv", layer.qkv),
+            ("output", layer.output),
+            ("gate_up", layer.gate_up),
+            ("down", layer.down),
+        ):
+            for weight, _ in projection.parts:
+                assert isinstance(weight, PackedWeight)
+                assert weight.activations == forms[place]  # type: ignore[index]  # a Place
