@@ -304,23 +304,30 @@ def concat(*items: Node) -> Node:
     """Items one after the other: flattened, epsilons dropped, neighbouring literals joined."""
     flat: list[Node] = []
     run: list[bytes] = []  # literals since the last other part, joined once: linear in their length
-    part: Node
     for item in items:
-        for part in _parts(item, Concat):
-            if isinstance(part, Literal):
-                run.append(part.value)
+        parts: tuple[Node, ...] = item.args if type(item) is Concat else (item,)
+        for part in parts:
+            if type(part) is Literal:
+                run.append(part.args[0])
                 continue
             if part is EMPTY:
                 return EMPTY
-            if any(run):
-                flat.append(Literal(b"".join(run)))
-            run.clear()
+            if run:
+                _flush(run, flat)
             flat.append(part)
-    if any(run):
-        flat.append(Literal(b"".join(run)))
+    if run:
+        _flush(run, flat)
     if len(flat) == 1:
         return flat[0]
     return Concat(*flat) if flat else EPSILON
+
+
+def _flush(run: list[bytes], flat: list[Node]) -> None:
+    """Append the run of literals as one, if anything is in it."""
+    value = run[0] if len(run) == 1 else b"".join(run)
+    run.clear()
+    if value:
+        flat.append(Literal(value))
 
 
 def union(*items: Node) -> Node:
@@ -329,11 +336,12 @@ def union(*items: Node) -> Node:
     mask = 0
     ranges: list[tuple[int, int]] = []
     for item in items:
-        for part in _parts(item, Union):
-            if isinstance(part, Bytes):
-                mask |= part.mask
-            elif isinstance(part, Chars):
-                ranges.extend(part.ranges)
+        for part in item.args if type(item) is Union else (item,):
+            kind = type(part)
+            if kind is Bytes:
+                mask |= part.args[0]
+            elif kind is Chars:
+                ranges.extend(part.args[0])
             else:
                 seen[part] = None
     if mask:

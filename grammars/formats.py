@@ -52,6 +52,11 @@ def format_text(name: str) -> Expr | None:
     return None if make is None else _made(make)
 
 
+def is_refused(name: object) -> bool:
+    """Whether a format of the standard cannot be enforced; every other has texts."""
+    return name in _REFUSED
+
+
 @lru_cache(None)
 def _made(make: Callable[[], Expr]) -> Expr:
     return make()

@@ -111,6 +111,9 @@ class Algebra:
         return found
 
     def _goal_set(self, wanted: Goal, kind: str) -> Any:
+        if len(wanted) == 1:
+            ((node, sign),) = wanted
+            return self.evaluate(node, kind, sign)
         found = self.every(kind)
         for node, sign in sorted(wanted, key=lambda literal: literal[0].serial):
             part = self.evaluate(node, kind, sign)
@@ -136,6 +139,8 @@ class Algebra:
     def _guarded(self, node: Schema, kind: str, sign: bool) -> Any:
         if not sign and kind not in ("object", "array"):
             return complement(kind, self.evaluate(node, kind, True))
+        if sign and not terms(node) and not self._cases.concern(node, kind):
+            return self.own(node, kind, True)  # refers to nothing, so not to itself either
         key = (node, kind, sign)
         level = self._active.get(key)
         if level is not None and level < self._depth:

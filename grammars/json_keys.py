@@ -24,9 +24,11 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.json_layout import QUOTE
 from radixgen.grammars.json_shapes import ANYTHING, Goal, Keys, ObjectShape, is_never
 from radixgen.grammars.json_texts import any_of, encoded, matches, spelled
-from radixgen.grammars.text_emptiness import text_is_empty
+from radixgen.grammars.text_emptiness import combinations, text_is_empty
 
 MAX_CLASSES = 128
+FEW_CLASSES = 4  # of so many each is looked at by itself
+MAX_COMBINED = 500  # states of all languages together
 
 
 class TooManyClasses(Exception):
@@ -63,7 +65,17 @@ def classes_of(shape: ObjectShape) -> list[KeyClass]:
         found = [part for one in found for part in _divided(one, keys, wanted, index)]
         if len(found) > MAX_CLASSES:
             raise TooManyClasses
-    return [one for one in found if not _is_void(one)]
+    return _inhabited(found)
+
+
+def _inhabited(found: list[KeyClass]) -> list[KeyClass]:
+    """The classes without those that are known to have no names."""
+    languages = list({expr: None for one in found for expr in (*one.inside, *one.outside)})
+    met = combinations(languages, MAX_COMBINED) if len(found) > FEW_CLASSES else None
+    if met is None:
+        return [one for one in found if not _is_void(one)]
+    held = [{languages[index] for index in indices} for indices in met]
+    return [one for one in found if any(one.inside <= h and not one.outside & h for h in held)]
 
 
 def _divided(one: KeyClass, keys: Keys, wanted: Goal, index: int | None) -> Iterator[KeyClass]:

@@ -127,7 +127,7 @@ def numbers(node: Schema) -> Numbers:
         found = found.meet(Numbers(points=frozenset(Fraction(v) for _, v in listed)))
     if found.is_empty() or not _NUMERIC.intersection(node.value):
         return found
-    return found.meet(num.numbers((_bounds(node.value),)))
+    return found.meet(num.numbers((bounds(node.value),)))
 
 
 _NUMERIC = frozenset(
@@ -135,7 +135,8 @@ _NUMERIC = frozenset(
 )
 
 
-def _bounds(value: dict[str, Any]) -> Piece:
+def bounds(value: dict[str, Any]) -> Piece:
+    """The numbers that the bounds and the divisor of a schema leave."""
     low, low_open = _end(value, "minimum", "exclusiveMinimum", max)
     high, high_open = _end(value, "maximum", "exclusiveMaximum", min)
     step = value.get("multipleOf", value.get("divisibleBy"))

@@ -11,7 +11,7 @@ keep the last: so such members count once at most towards a lower bound, and a m
 exist binds all later names like it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -24,6 +24,8 @@ from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
 from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
 
+STRIDE = 16
+
 
 class Context(Protocol):
     """The grammar around: `json_values.Values`."""
@@ -35,6 +37,7 @@ class Context(Protocol):
     @property
     def any_order(self) -> bool: ...
     def value(self, wanted: Goal) -> Node: ...
+    def productive(self, wanted: Goal) -> bool | None: ...
     def shape_productive(self, shape: ObjectShape) -> bool | None: ...
     def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
 
@@ -92,9 +95,10 @@ class ObjectRules:
         self._ends = tuple(map(len, self._chains))
         self._counting = shape.low > 0 or shape.high is not None
         self._cap = shape.low if shape.high is None else shape.high
-        self._plain: dict[str, Node] = {}
+        self._parts: dict[int, Node] = {}
         self._rivals = Rivals(shape.unlike)
         self._sure = context.shape_productive(shape) or None
+        self._is_plain = False  # whether the place in one chain is all there is to know
 
     def start(self) -> Node:
         """The whole object."""
@@ -102,8 +106,10 @@ class ObjectRules:
         rivals = self._rivals.every
         first = Progress((0,) * len(self._chains), missing=missing, rivals=rivals)
         self._check_low()
+        lone = len(self._chains) == 1 and not self._alone
+        self._is_plain = lone and not (self._counting or self._shape.some or first.rivals)
         empty = literal(b"}") if self._may_close(first) else EMPTY
-        return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
+        return concat(self._layout.opened(b"{"), union(empty, self._more(first)))
 
     def _find_chains(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """The names by chain, and those that stand alone; in any order all of them do."""
@@ -190,12 +196,18 @@ class ObjectRules:
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._layout.closed(b"}") if self._may_close(now) else EMPTY
-        return union(close, concat(self._layout.comma, self._member(now)))
+        return union(close, concat(self._layout.comma, self._more(now)))
+
+    def _more(self, now: Progress) -> Node:
+        """One more member, and what follows; without a rule of its own where little is said."""
+        if self._is_plain and self._sure and now.place[0] < len(self._chains[0]):
+            return self._next_or_later(now)
+        return self._member(now)
 
     def _members(self, now: Progress) -> Node:
         if self._shape.high is not None and now.members >= self._shape.high:
             return EMPTY
-        if len(self._chains) == 1 and not self._alone and now.place[0] < len(self._chains[0]):
+        if self._is_plain and now.place[0] < len(self._chains[0]):
             return self._next_or_later(now)
         found = [
             self._declared(now, chain, index)
@@ -210,12 +222,23 @@ class ObjectRules:
         return union(*found)
 
     def _next_or_later(self, now: Progress) -> Node:
-        """The next name of the only chain, or a later one: what follows it is written once."""
-        place = now.place[0]
-        found = [self._declared(now, 0, place)]
-        if self._chains[0][place] not in self._shape.required:
-            found.append(self._member(_at(now, (place + 1,))))
+        """The next name of the only chain, or a later one up to the first required.
+
+        Behind every STRIDE names a rule stands for the later ones, which all places share.
+        """
+        place, reach = now.place[0], self._reach(0, now.place[0])
+        stop = min(reach, (place // STRIDE + 1) * STRIDE)
+        found = [self._part(now, index) for index in range(place, stop)]
+        if stop < reach or self._chains[0][stop - 1] not in self._shape.required:
+            found.append(self._member(_at(now, (stop,))))
         return union(*found)
+
+    def _part(self, now: Progress, index: int) -> Node:
+        """The member at a place of the only chain, made once."""
+        found = self._parts.get(index)
+        if found is None:
+            found = self._parts[index] = self._declared(now, 0, index)
+        return found
 
     def _reach(self, chain: int, place: int) -> int:
         """Behind the first required name of a chain from `place` on, or behind the chain."""
@@ -229,28 +252,39 @@ class ObjectRules:
 
     def _declared(self, now: Progress, chain: int, index: int) -> Node:
         """The member of that name."""
-        name = self._chains[chain][index]
-        alone = len(self._chains) == 1 and not self._alone
-        plain = alone and not (self._counting or self._shape.some or now.rivals)
-        found = self._plain.get(name) if plain else None
-        if found is None:
-            place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
-            found = self._named(_at(now, place), name)
-            if plain:
-                self._plain[name] = found
-        return found
+        place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
+        return self._named(_at(now, place), self._chains[chain][index])
 
     def _named(self, now: Progress, name: str) -> Node:
-        """The member of that name, where `now` counts it as seen."""
+        """The member of that name, where `now` counts it as seen.
+
+        What follows the name waits for it, unless only a look at it tells whether it has a text.
+        """
+        wanted = self._goals[name]
+        begun = literal(spelled(name))
+        sure = self._productive() and not (self._shape.some or now.rivals)
+        productive = self._context.productive(wanted) if sure else None
+        if productive is False:
+            return EMPTY
+        if productive is None:
+            return concat(begun, self._behind(now, name, self._after))
+        key = ("behind", self._context, self._shape, now, name)
+        rules = self._context.rules
+        return concat(
+            begun, rules.rule(key, lambda: self._behind(now, name, self._end_or_more), True)
+        )
+
+    def _behind(self, now: Progress, name: str, rest: Callable[[Progress], Node]) -> Node:
+        """What follows a declared name: its value, and the rest of the object."""
         after = self._counted(now)
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
         ways = [
-            concat(self._context.value(wanted), self._after(_missing(then, missing)))
+            concat(self._context.value(wanted), rest(_missing(then, missing)))
             for also, then in self._compared(now, after, name)
             for wanted, missing in self._fulfilling(self._goals[name] | also, now.missing, open_to)
         ]
-        return concat(literal(spelled(name)), self._layout.colon, union(*ways))
+        return concat(self._layout.colon, union(*ways))
 
     def _compared(self, now: Progress, after: Progress, name: str) -> list[tuple[Goal, Progress]]:
         """Which rivals have the same member of that name: its goal, and the progress after it."""

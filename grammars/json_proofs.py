@@ -5,11 +5,19 @@ can be finished when each required member has a value, so a proof goes through n
 depends on counts is left to the automaton (None).
 """
 
+from fractions import Fraction
 from typing import Any
 
+from radixgen.grammars.formats import is_refused
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keywords import KINDS, admits, constants
+from radixgen.grammars.json_keywords import (
+    KINDS,
+    admits,
+    bounds,
+    constants,
+    required_names,
+)
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_terms import hides_siblings
 from radixgen.grammars.text_emptiness import text_is_empty
@@ -103,50 +111,135 @@ def _plainly(wanted: Goal) -> bool:
     if len(wanted) > 1:
         return False
     ((node, sign),) = wanted
-    plain = sign and not _RISKY.intersection(node.value)
-    return plain and _admits_some(node)
+    return sign and has_value(node)
 
 
-# Without these a schema of a simple type has values.
-_RISKY = frozenset(
+def has_value(node: Schema) -> bool:
+    """Whether a look at a schema and what it refers to shows that some value satisfies it.
+
+    False says nothing. A schema that is looked at already shows nothing by itself.
+    """
+    found = node.memo.get("has value")
+    if found is None:
+        node.memo["has value"] = False
+        found = node.memo["has value"] = _has_value(node)
+    return bool(found)
+
+
+# Keywords beside which a look shows nothing, with those that combine schemas in another way.
+_HARD = frozenset(
     [
-        "$ref",
         "$dynamicRef",
         "$recursiveRef",
         "pattern",
-        "format",
-        "minLength",
-        "maxLength",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "divisibleBy",
         "not",
         "if",
         "allOf",
-        "anyOf",
         "oneOf",
+        "extends",
+        "disallow",
         "dependencies",
         "dependentRequired",
         "dependentSchemas",
-        "required",
+        "propertyNames",
         "minProperties",
         "maxProperties",
-        "minItems",
-        "maxItems",
         "contains",
         "uniqueItems",
         "unevaluatedProperties",
         "unevaluatedItems",
     ]
 )
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
+_SAYING = (
+    _HARD
+    | _BOUNDS
+    | frozenset(
+        [
+            *(
+                "type",
+                "enum",
+                "const",
+                "format",
+                "minLength",
+                "maxLength",
+                "required",
+                "properties",
+            ),
+            *(
+                "patternProperties",
+                "additionalProperties",
+                "items",
+                "prefixItems",
+                "additionalItems",
+            ),
+            *("minItems", "maxItems", "anyOf", "$ref", "multipleOf", "divisibleBy"),
+        ]
+    )
+)
+
+
+def _has_value(node: Schema) -> bool:
+    value = node.value
+    if not _HARD.isdisjoint(value):
+        return False
+    if "$ref" in value or "anyOf" in value:
+        if len(_SAYING.intersection(value)) > 1:
+            return False
+        if "$ref" in value:
+            return has_value(node.document.resolve(node, "$ref"))
+        return any(map(has_value, node.children("anyOf")))
+    if "enum" in value or "const" in value:
+        return _SAYING.intersection(value) <= _LISTING and _admits_some(node)
+    stated = value.get("type", "null")
+    return any(_of_type(node, t) for t in ([stated] if isinstance(stated, str) else stated))
+
+
+_LISTING = frozenset(("type", "enum", "const"))
+
+
+def _of_type(node: Schema, kind: str) -> bool:
+    """Whether a schema without combining keywords plainly has a value of one of its types."""
+    value = node.value
+    if kind in ("number", "integer"):
+        open_side = len(_BOUNDS.intersection(value)) <= 1
+        return open_side or bounds(value).holds(Fraction())  # zero is a multiple of everything
+    if kind == "string":
+        bounded = "minLength" in value or "maxLength" in value
+        if "format" in value:
+            return not bounded and not is_refused(value["format"])
+        return not bounded or _in_order(value, "Length")
+    if kind == "object":
+        return all(_may_have(node, name) for name in required_names(node))
+    if kind == "array":
+        return not value.get("minItems") or _has_items(node)
+    return kind in ("null", "boolean")
+
+
+def _in_order(value: dict[str, Any], what: str) -> bool:
+    most = value.get(f"max{what}")
+    return most is None or value.get(f"min{what}", 0) <= most
+
+
+def _may_have(node: Schema, name: str) -> bool:
+    """Whether a member that has to be there plainly has a value."""
+    if "patternProperties" in node.value:
+        return False
+    if name in (node.get("properties") or ()):
+        return has_value(node.named("properties")[name])
+    return "additionalProperties" not in node.value
+
+
+def _has_items(node: Schema) -> bool:
+    """Whether as many items as there have to be plainly have values."""
+    value = node.value
+    if "prefixItems" in value or "additionalItems" in value or isinstance(value.get("items"), list):
+        return False
+    rest = node.rest_items()
+    return _in_order(value, "Items") and (rest is None or has_value(rest))
 
 
 def _admits_some(node: Schema) -> bool:
-    if "enum" not in node.value and "const" not in node.value:
-        return bool(node.get("type") != [])
     scalars = (kind for kind in KINDS if kind not in ("object", "array"))
     integers: bool = "integer" in str(node.get("type"))
     listed = (bool(constants(node, kind)) for kind in scalars if admits(node, kind))

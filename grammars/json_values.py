@@ -12,7 +12,7 @@ from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
 from radixgen.grammars.json_counts import Counts
-from radixgen.grammars.json_decimals import number_text, spellings
+from radixgen.grammars.json_decimals import ANY_INTEGER, ANY_NUMBER, number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import KINDS, admits
@@ -60,6 +60,9 @@ class Values:
     def _value(self, wanted: Goal) -> Node:
         if wanted == ANYTHING:
             return any_value(self.layout, self.rules)
+        plain = _of_type_alone(wanted)
+        if plain is not None:
+            return plain
         if is_never(wanted):
             return EMPTY
         if all(sign and is_scalar(node) for node, sign in wanted):
@@ -183,6 +186,36 @@ def _owner(wanted: Goal) -> Schema:
 
 def _number(value: Fraction) -> Node:
     return literal(spelled_number(value))
+
+
+# The keywords that say something of a string, a number, a boolean or null, beside `type`.
+_SAYING = frozenset(
+    (
+        *("enum", "const", "pattern", "format", "minLength", "maxLength", "minimum", "maximum"),
+        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy"),
+        *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"),
+        *("dependencies", "dependentRequired", "dependentSchemas"),
+        *("disallow", "extends"),
+    )
+)
+_OF_TYPE = {
+    "string": ANY_STRING,
+    "number": ANY_NUMBER,
+    "integer": ANY_INTEGER,
+    "boolean": union(WORDS[False], WORDS[True]),
+    "null": WORDS[None],
+}
+
+
+def _of_type_alone(wanted: Goal) -> Node | None:
+    """Every scalar of one type, as most schemas of members say; None for all others."""
+    if len(wanted) > 1:
+        return None
+    ((node, sign),) = wanted
+    stated = node.value.get("type")
+    if not sign or not isinstance(stated, str) or not _SAYING.isdisjoint(node.value):
+        return None
+    return _OF_TYPE.get(stated)
 
 
 def is_scalar(node: Schema) -> bool:

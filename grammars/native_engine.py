@@ -114,6 +114,10 @@ class NativeEngine:
         self._held = ctypes.c_uint64.from_address(library.rx_bytes_held(self._at))
         self._finalizer = weakref.finalize(self, library.rx_free, self._at)
         self._rx_mask, self._rx_token = library.rx_mask, library.rx_token
+        self._rx_build = library.rx_build
+        # What a program needs while it is built: its stack, then the nodes it keeps.
+        self._work = array("I", bytes(4096))
+        self._work_at = self._work.buffer_info()[0]
         self._bitmask: Words | None = None
         self._bitmask_at = 0
         self._bitmask_stride = self._bitmask_rows = 0
@@ -292,19 +296,22 @@ class NativeEngine:
         program = NodeProgram(self._nodes, self._rule_index)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
-        work = array("I", bytes(4 * (length + len(program.saved) + 1)))
-        at = work.buffer_info()[0]
-        built = self._library.rx_build(
+        if 2 * length >= len(self._work):
+            self._work = array("I", bytes(16 * length))
+            self._work_at = self._work.buffer_info()[0]
+        built: int = self._rx_build(
             self._at,
             code.buffer_info()[0],
             length,
             bytes(program.data),
-            at,
-            at + 4 * (length + 1),
+            self._work_at,
+            self._work_at + 4 * length,
         )
-        built = self._checked(built)
-        for index, expression in enumerate(program.saved):
-            self._nodes[expression] = work[length + 1 + index]
+        if built < 0:
+            self._checked(built)
+        if program.saved:
+            kept = self._work[length : length + len(program.saved)]
+            self._nodes.update(zip(program.saved, kept, strict=True))
         return built
 
     def _expand(self, index: int, check: int) -> int:

@@ -1,5 +1,6 @@
 """Expressions as a postfix program of integers, the form in which the native engine takes them."""
 
+import itertools
 from collections.abc import Callable
 
 from radixgen.errors import InvalidGrammar
@@ -22,7 +23,7 @@ MANY_WORDS = 4
 MAX_COUNT = 2**31 - 2
 
 # The operations of native/api.c, in its order.
-EMPTY, EPS, SET, LIT, CAT, ALT, REP, AND, NOT, RULE, NODE, WORDS, SAVE, CHECK = range(14)
+EMPTY, EPS, SET, LIT, CAT, ALT, REP, AND, NOT, RULE, NODE, WORDS, SWITCH, SAVE, CHECK = range(15)
 
 
 class NodeProgram:
@@ -46,8 +47,8 @@ class NodeProgram:
         """Append the code that builds a node."""
         if isinstance(node, Rule):
             self._rule(node)
-        elif isinstance(node, Literal):
-            self._literal(node.value)
+        elif type(node) is Literal:
+            self._literal(node.args[0])
         elif (known := self._known.get(node)) is not None:
             self.code += (NODE, known)
         else:
@@ -69,32 +70,32 @@ class NodeProgram:
             self.code.append(EPS)
 
     def _compound(self, node: Expr) -> None:
-        match node:
-            case Concat():
-                self._parts(CAT, node.args)
-                return
-            case Bytes():
-                self.code += (SET, len(self.data))
-                self.data += node.mask.to_bytes(32, "little")
-                return
-            case Union():
-                self._union(node.args)
-            case Repeat():
-                if max(node.low, node.high or 0) > MAX_COUNT:
-                    raise InvalidGrammar(f"a repeat count is over {MAX_COUNT}; lower it")
-                self.add(node.item)
-                self.code += (REP, node.low, -1 if node.high is None else node.high)
-            case And() | Not():
-                self._boolean += 1
-                for part in node.args:
-                    self.add(part)
-                self.code += (AND, len(node.args)) if isinstance(node, And) else (NOT,)
-                self._boolean -= 1
-                if not self._boolean:
-                    self.code.append(CHECK)
-            case _:
-                name = type(node).__name__
-                raise InvalidGrammar(f"{name} needs an encoding before it can run on bytes")
+        kind = type(node)
+        if kind is Concat:
+            self._parts(CAT, node.args)
+            return
+        if kind is Bytes:
+            self.code += (SET, len(self.data))
+            self.data += node.args[0].to_bytes(32, "little")
+            return
+        if kind is Union:
+            self._union(node.args)
+        elif isinstance(node, Repeat):
+            if max(node.low, node.high or 0) > MAX_COUNT:
+                raise InvalidGrammar(f"a repeat count is over {MAX_COUNT}; lower it")
+            self.add(node.item)
+            self.code += (REP, node.low, -1 if node.high is None else node.high)
+        elif isinstance(node, And | Not):
+            self._boolean += 1
+            for part in node.args:
+                self.add(part)
+            self.code += (AND, len(node.args)) if isinstance(node, And) else (NOT,)
+            self._boolean -= 1
+            if not self._boolean:
+                self.code.append(CHECK)
+        else:
+            name = kind.__name__
+            raise InvalidGrammar(f"{name} needs an encoding before it can run on bytes")
         if self._boolean and facts(node).boolean:
             return  # not checked in there, so not to be taken for what it is outside
         self.code.append(SAVE)
@@ -107,12 +108,51 @@ class NodeProgram:
 
     def _union(self, parts: tuple[Node, ...]) -> None:
         words = [part.value for part in parts if isinstance(part, Literal) and part.value]
-        if len(words) < MANY_WORDS:
+        begun = {} if self._boolean else _begun(parts)
+        if len(words) < MANY_WORDS and not begun:
             self._parts(ALT, parts)
             return
-        others = [part for part in parts if not (isinstance(part, Literal) and part.value)]
+        many = len(words) >= MANY_WORDS
+        others = [part for part in parts if not (part in begun or (many and _is_word(part)))]
         for part in others:
             self.add(part)
-        words.sort()
-        self.code += (WORDS, len(self.data), len(words), *map(len, words), ALT, len(others) + 1)
+        if begun:
+            self._switch(begun)
+        if many:
+            self._words(WORDS, sorted(words))
+        self.code += (ALT, len(others) + bool(begun) + many)
+
+    def _switch(self, begun: dict[Node, tuple[bytes, Concat]]) -> None:
+        """Words, each before what it alone leads to."""
+        ways = sorted(begun.values(), key=lambda way: way[0])
+        for _, whole in ways:
+            rest = whole.args[1:]
+            if len(rest) == 1:
+                self.add(rest[0])
+            else:
+                self._parts(CAT, rest)
+        self._words(SWITCH, [word for word, _ in ways])
+
+    def _words(self, code: int, words: list[bytes]) -> None:
+        self.code += (code, len(self.data), len(words), *map(len, words))
         self.data += b"".join(words)
+
+
+def _is_word(node: Node) -> bool:
+    return isinstance(node, Literal) and bool(node.value)
+
+
+def _begun(parts: tuple[Node, ...]) -> dict[Node, tuple[bytes, Concat]]:
+    """The parts that begin with words, if these are many and none begins another."""
+    if len(parts) < MANY_WORDS:
+        return {}
+    found: dict[Node, tuple[bytes, Concat]] = {
+        part: (part.args[0].value, part)
+        for part in parts
+        if isinstance(part, Concat) and isinstance(part.args[0], Literal)
+    }
+    if len(found) < MANY_WORDS:
+        return {}
+    words = sorted(word for word, _ in found.values())
+    coded = not any(b.startswith(a) for a, b in itertools.pairwise(words))
+    return found if coded else {}

@@ -6,7 +6,7 @@ first.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from radixgen.grammars.derivative import alternatives
@@ -63,10 +63,57 @@ def _search(expr: Expr) -> bool | None:
     Depth first for a while, as one long text is found soonest so; then breadth first, as the way
     down may have no end in reach.
     """
-    if _nullable(expr):
+    if _nullable(expr) or _shown(expr):
         return False
     found = _explore(expr, MAX_STATES // 3, deque.pop)
     return _explore(expr, MAX_STATES, deque.popleft) if found is None else found
+
+
+def _shown(expr: Expr) -> bool:
+    """Whether a shortest text of one part of an intersection is in all of it."""
+    for part in expr.args if isinstance(expr, And) else ():
+        here = expr
+        for point in (None if is_boolean(part) else _shortest(part)) or ():
+            here = _derivative(here, point)
+        if here is not expr and _nullable(here):
+            return True
+    return False
+
+
+@lru_cache(1024)
+def _shortest(node: Node) -> tuple[int, ...]:
+    """A shortest text of an expression without intersections and complements."""
+    match node:
+        case Chars():
+            return (next((low for low, _ in node.ranges if low >= 0x20), node.ranges[0][0]),)
+        case Concat():
+            return tuple(point for part in node.args for point in _shortest(part))
+        case Union():
+            return min(map(_shortest, node.args), key=len)
+        case Repeat():
+            return _shortest(node.item) * min(node.low, MAX_STATES) if node.low else ()
+    return ()
+
+
+def combinations(languages: Sequence[Expr], most: int) -> frozenset[frozenset[int]] | None:
+    """Of which of the languages a text can be all at once and of no other: sets of their indices.
+
+    One search over all of them together. None where it meets more than `most` states.
+    """
+    start = tuple(languages)
+    waiting, seen = [start], {start}
+    found: set[frozenset[int]] = set()
+    while waiting:
+        here = waiting.pop()
+        found.add(frozenset(i for i, part in enumerate(here) if _nullable(part)))
+        for point in _representatives(frozenset().union(*map(_first, here))):
+            there = tuple(_part_derivative(part, point) for part in here)
+            if there not in seen:
+                seen.add(there)
+                waiting.append(there)
+        if len(seen) > most:
+            return None
+    return frozenset(found)
 
 
 def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool | None:

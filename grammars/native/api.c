@@ -116,7 +116,7 @@ EXPORT void rx_free(Engine *e) {
 
 /* ---- expressions: a postfix program --------------------------------------------------------- */
 
-enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SAVE, O_CHECK };
+enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK };
 
 typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved; } Program;
 
@@ -152,7 +152,11 @@ static u32 build_one(Engine *e, Program *p, enum Op op) {
     case O_NODE: p->at += 1; return (u32)a[0];
     case O_WORDS:
         p->at += 2 + a[1];
-        return add_words(e, p->data + a[0], (const u32 *)(a + 2), (u32)a[1]);
+        return add_words(e, p->data + a[0], (const u32 *)(a + 2), (u32)a[1], NULL);
+    case O_SWITCH: /* what follows the words lies on the stack, in their order */
+        p->at += 2 + a[1];
+        p->n -= (u32)a[1];
+        return add_words(e, p->data + a[0], (const u32 *)(a + 2), (u32)a[1], p->stack + p->n);
     default: return EMPTY;
     }
 }

@@ -58,15 +58,6 @@ static u32 opaque_cost(Engine *e, u32 node) {
     return NEVER;
 }
 
-static u32 words_cost(const Engine *e, Node n) {
-    u32 best = NEVER, first = e->tables.p[n.a].first;
-    for (u32 i = n.b; i < n.c; i++) {
-        Span word = e->words.p[first + i];
-        if (word.length - n.d >= best) continue;
-        if (is_usable(e, e->pool.p + word.offset + n.d, word.length - n.d)) best = word.length - n.d;
-    }
-    return best;
-}
 
 /* A bound from below that expands no rule. */
 static u32 floor_cost(const Engine *e, u32 node) {
@@ -95,6 +86,23 @@ static u32 cheapest(Engine *e, Node n) {
             if (((e->nodes.p[part].flags & F_RULES) != 0) != with_rules) continue;
             if (floor_cost(e, part) >= best) continue;
             u32 cost = cost_now(e, part);
+            if (cost < best) best = cost;
+        }
+    return best;
+}
+
+/* Words that nothing follows, or only what has no rule, come first: they may spare an expansion. */
+static u32 words_cost(Engine *e, Node n) {
+    u32 best = NEVER;
+    WordTable t = e->tables.p[n.a];
+    for (u32 with_rules = 0; with_rules < 2; with_rules++)
+        for (u32 i = n.b; i < n.c; i++) {
+            Span word = e->words.p[t.first + i];
+            u32 length = word.length - n.d, after = t.after == NONE ? EPS : e->lists.p[t.after + i];
+            if (((e->nodes.p[after].flags & F_RULES) != 0) != with_rules) continue;
+            if (add(length, floor_cost(e, after)) >= best) continue;
+            if (!is_usable(e, e->pool.p + word.offset + n.d, length)) continue;
+            u32 cost = add(length, cost_now(e, after));
             if (cost < best) best = cost;
         }
     return best;

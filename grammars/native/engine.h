@@ -40,7 +40,7 @@ typedef struct {
     u16 unused;
     u32 a, b, c, d;  /* SET a=mask; LIT a=offset b=length; CAT a b; ALT, AND a=list b=count;
                         REP a=item b=low c=high (NONE: no bound); NOT a;
-                        WORDS a=table b=first c=end d=depth; RULE a=rule */
+                        WORDS a=table b=first c=end d=depth, each word then what its table says; RULE a=rule */
     u32 part;        /* list of its byte classes as mask ids, + 1; 0: not computed */
     u32 slice;       /* for the item of a repeat: its slice of the vocabulary, + 1 */
     u32 cost;        /* bytes of its shortest string, + 1; 0: not computed, or rules are in it */
@@ -49,7 +49,9 @@ typedef struct {
 
 typedef struct { u64 w[4]; } Mask;                    /* a set of bytes */
 typedef struct { u32 offset, length; } Span;          /* of the byte pool */
-typedef struct { u32 first, count; } WordTable;       /* spans of sorted, distinct words */
+/* Spans of sorted, distinct words; `after`: in `lists`, the node behind each of them, or NONE. Words
+   that something follows are a prefix code. */
+typedef struct { u32 first, count, after; u8 flags; } WordTable;
 typedef struct { u32 body, entered, cost; u8 checked, solved; } Rule;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
@@ -225,7 +227,7 @@ u32 make_and(Engine *e, u32 *parts, u32 count);
 u32 make_not(Engine *e, u32 item);
 u32 make_repeat(Engine *e, u32 item, u32 low, u32 high);
 u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth);
-u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count);
+u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count, const u32 *after);
 u32 make_rule(Engine *e, u32 rule);
 u32 words_split(Engine *e, u32 node, u32 *from, u32 *byte);
 typedef struct { u32 a, b, low, high; } Counts;

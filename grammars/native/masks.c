@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60 };
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120 };
 
 void add_hit(Engine *e, i32 token, u32 state) {
     for (; token >= 0; token = e->trie.same[token]) PUSH(e, e->hits, (u32)token);
@@ -160,6 +160,11 @@ Mask first_bytes(Engine *e, u32 state) {
     return all;
 }
 
+static int is_open(Engine *e, u32 state) {
+    Mask first = first_bytes(e, state);
+    return mask_size(&first) >= OPEN_STATE;
+}
+
 static u32 walk_record(Engine *e, u32 state, u64 limit) {
     e->hits.n = 0;
     return walk(e, state, 0, limit) ? finish_record(e, 0) : NONE;
@@ -215,16 +220,17 @@ static u32 common_loop(Engine *e, u32 state) {
     return step(e, loop, byte_of[best]) == loop ? loop : DEAD;
 }
 
-/* A loop without bound among the stacks of a state whose slice is known or can be. */
-static Slice *endless_loop(Engine *e, u32 state) {
+/* A loop without bound among the stacks of a state, whose items can begin with so many bytes. */
+static Slice *endless_loop(Engine *e, u32 state, int width) {
     u32 kernel = e->states.p[state].kernel;
     for (u32 i = 0; i < tail_count(e, kernel); i++) {
         u32 stack = tail_at(e, kernel, i);
         if (stack <= LOOP_END) continue;
         Node head = e->nodes.p[e->stacks.p[stack].head];
         if (head.kind != K_REP || head.c != NONE) continue;
-        Slice *slice = slice_of(e, head.a);
-        if (slice && mask_size(&slice->first) >= WIDE_LOOP) return slice;
+        Mask first = first_bytes(e, state_of(e, push(e, head.a, LOOP_END)));
+        Slice *slice = mask_size(&first) >= width ? slice_of(e, head.a) : NULL;
+        if (slice) return slice;
     }
     return NULL;
 }
@@ -301,6 +307,7 @@ static u32 parts_record(Engine *e, u32 state) {
     }
     if (n == 0) return NONE;
     u32 rest = narrow ? state_of(e, merge_stacks(e, e->unfolded.p, e->unfolded.n)) : DEAD, records[MAX_UNION];
+    if (rest != DEAD && is_open(e, rest) && endless_loop(e, state, ALL_CHARACTERS)) return NONE; /* see open_record */
     for (u32 i = 0; i < n; i++) records[i] = wide_record(e, wide[i]);
     if (rest != DEAD && rest != state) {
         records[n] = walk_record(e, rest, ~0ull);
@@ -326,7 +333,7 @@ u32 worst_cost(Engine *e, u32 state) {
 
 /* A state that most bytes leave for a loop, or that can stay in one. */
 static u32 open_record(Engine *e, u32 state) {
-    Slice *slice = endless_loop(e, state);
+    Slice *slice = endless_loop(e, state, WIDE_LOOP);
     if (slice) return outside_record(e, slice, state);
     u32 loop = common_loop(e, state);
     return loop == DEAD ? NONE : difference_from(e, state, loop);
@@ -341,10 +348,9 @@ u32 mask_record(Engine *e, u32 state) {
     if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
     State s = e->states.p[state];
     u32 record = NONE;
-    Mask first = first_bytes(e, state);
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
     if (record == NONE) record = parts_record(e, state);
-    if (record == NONE && mask_size(&first) >= OPEN_STATE) record = open_record(e, state);
+    if (record == NONE && is_open(e, state)) record = open_record(e, state);
     if (record == NONE) record = walk_record(e, state, ~0ull);
     e->depth--;
     e->states.p[state].record = record + 1;

@@ -305,8 +305,15 @@ u32 make_and(Engine *e, u32 *given, u32 count) {
 
 /* ---- many words: a range of a sorted table that share their first `depth` bytes ----------- */
 
-u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count) {
-    u32 table = e->tables.n, first = e->words.n;
+/* `after`: the nodes that follow the words, NULL where nothing does. */
+u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count, const u32 *after) {
+    u32 table = e->tables.n, first = e->words.n, list = after ? e->lists.n : NONE;
+    u8 flags = 0;
+    RESERVE(e, e->lists, after ? count : 0);
+    for (u32 i = 0; after && i < count; i++) {
+        flags |= flags_of(e, after[i]) & (F_BOOL | F_RULES);
+        e->lists.p[e->lists.n++] = after[i];
+    }
     RESERVE(e, e->words, count);
     for (u32 i = 0; i < count; i++) {
         RESERVE(e, e->pool, lengths[i]);
@@ -315,14 +322,18 @@ u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count) {
         e->pool.n += lengths[i];
         bytes += lengths[i];
     }
-    PUSH(e, e->tables, ((WordTable){first, count}));
+    PUSH(e, e->tables, ((WordTable){first, count, list, flags}));
     return make_words(e, table, 0, count, 0);
 }
 
 u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth) {
-    Span s = e->words.p[e->tables.p[table].first + first];
-    if (end - first == 1) return literal_at(e, s.offset + depth, s.length - depth);
-    u8 flags = s.length == depth ? F_NULLABLE : 0;
+    WordTable t = e->tables.p[table];
+    Span s = e->words.p[t.first + first];
+    if (end - first == 1) {
+        u32 word = literal_at(e, s.offset + depth, s.length - depth);
+        return t.after == NONE ? word : make_cat(e, word, e->lists.p[t.after + first]);
+    }
+    u8 flags = t.flags | (s.length == depth ? F_NULLABLE : 0);
     return intern(e, (Node){.kind = K_WORDS, .flags = flags, .a = table, .b = first, .c = end, .d = depth});
 }
 

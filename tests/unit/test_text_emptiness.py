@@ -9,7 +9,7 @@ from radixgen.grammars.encode import utf8
 from radixgen.grammars.expr import ANY_CHAR, EMPTY, Expr, complement, conj, repeat
 from radixgen.grammars.json_texts import any_of, few, language, lengths, matches
 from radixgen.grammars.regex import parse
-from radixgen.grammars.text_emptiness import text_is_empty
+from radixgen.grammars.text_emptiness import combinations, text_is_empty
 
 PATTERNS = ["a", "^a*$", "^(ab)+$", "^[^b]{2,3}$", "b$", "^(aa|bb)*$", "^.{5}$", "é|^$"]
 
@@ -56,3 +56,14 @@ def test_finite_sets_stay_finite() -> None:
     assert all(rest.holds(word) for word in ("", "aa", "é", "abc"))
     assert words.meet(rest).is_empty()
     assert text_is_empty(EMPTY)
+
+
+def test_combinations_are_what_each_search_finds() -> None:
+    languages = [whole(pattern) for pattern in ("a", "^a*$", "^(ab)+$", "b$", "^.{5}$")]
+    found = combinations(languages, 1000)
+    assert found is not None
+    for held in itertools.product((True, False), repeat=len(languages)):
+        parts = (e if h else complement(e) for e, h in zip(languages, held, strict=True))
+        indices = frozenset(i for i, h in enumerate(held) if h)
+        assert (indices in found) == (text_is_empty(conj(*parts)) is False)
+    assert combinations(languages, 3) is None
