@@ -1,0 +1,277 @@
+"""Attention over KV pages on a GPU: decode, chunked prefill and shared prefixes in two launches.
+
+    partials   one program an item and KV head: its queries times the heads of the group, as the
+               rows of one tile, over at most SPLIT_TOKENS keys         -> (max, sum, out) a slot
+    merge      one program a query and head: its slots from left to right         -> output
+
+Flash decoding (T. Dao et al., 2023) with fixed splits: a row is reduced in the same order whatever
+tile it lies in. Scores and sums are float32; weights are rounded to the pages' type for the second
+product, as tensor cores want them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import knobs
+
+from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.triton.attention_items import Items
+
+MIN_TILE = 16  # rows or columns that a tensor core's product needs
+HEAD_SIZES = (32, 64, 80, 96, 128, 192, 256)
+PAGE_SIZES = tuple(2**n for n in range(8))  # 1 to 128
+
+
+@triton.jit
+def _tanh(x):
+    return 1 - 2 / (1 + tl.exp(2 * x))
+
+
+@triton.jit
+def _dot(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+    """a @ b in float32. WIDEN: the interpreter multiplies the bits of bfloat16 as whole numbers."""
+    if WIDEN:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def partials_kernel(
+    q,
+    k_pages,
+    v_pages,
+    out,
+    stats,
+    items,
+    rows,
+    pages,
+    positions,
+    scale,
+    softcap,
+    q_stride,
+    page_stride,
+    num_heads,
+    GROUP: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDEN: tl.constexpr,
+):
+    """out [slots, heads, HEAD_DIM] and stats [slots, heads, 2] float32 of one item and KV head."""
+    item = items + tl.program_id(0) * 5
+    kv_head = tl.program_id(1)
+    first_row = tl.load(item)
+    num_rows = tl.load(item + 1)
+    first_page = tl.load(item + 2)
+    low = tl.load(item + 3)
+    high = tl.load(item + 4)
+
+    tile = tl.arange(0, BLOCK_ROWS)
+    dims = tl.arange(0, BLOCK_DIM)
+    row = tile // GROUP
+    head = kv_head * GROUP + tile % GROUP
+    is_row = row < num_rows
+    query = tl.load(rows + first_row + row, mask=is_row, other=0)
+    position = tl.load(positions + query, mask=is_row, other=0)
+    is_dim = dims < HEAD_DIM
+    inside = is_row[:, None] & is_dim[None, :]
+    q_at = query.to(tl.int64)[:, None] * q_stride + head[:, None] * HEAD_DIM + dims[None, :]
+    queries = tl.load(q + q_at, mask=inside, other=0.0)
+
+    best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    gathered = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    base = low // PAGE_SIZE
+    for start in range(low, high, BLOCK_KEYS):
+        key = start + tl.arange(0, BLOCK_KEYS)
+        is_key = key < high
+        page = tl.load(pages + first_page + key // PAGE_SIZE - base, mask=is_key, other=0)
+        kv_at = page.to(tl.int64) * page_stride + (kv_head * PAGE_SIZE + key % PAGE_SIZE) * HEAD_DIM
+        valid = is_key[:, None] & is_dim[None, :]
+        keys = tl.load(k_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
+        scores = _dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
+        if SOFTCAP:
+            scores = _tanh(scores / softcap) * softcap
+        sees = is_key[None, :] & (key[None, :] <= position[:, None])
+        if WINDOW > 0:
+            sees = sees & (key[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(sees, scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, 1))
+        safe = tl.where(new_best == float("-inf"), 0.0, new_best)  # no key of these is seen
+        share = tl.exp(best - safe)
+        weights = tl.exp(scores - safe[:, None])
+        values = tl.load(v_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
+        total = total * share + tl.sum(weights, 1)
+        gathered *= share[:, None]
+        gathered += _dot(weights.to(values.dtype), values, PRECISION, WIDEN)
+        best = new_best
+
+    place = (first_row + row) * num_heads + head
+    tl.store(stats + place * 2, best, mask=is_row)
+    tl.store(stats + place * 2 + 1, total, mask=is_row)
+    out_at = place.to(tl.int64)[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out + out_at, gathered, mask=inside)
+
+
+@triton.jit
+def merge_kernel(
+    partial,
+    stats,
+    out,
+    merge_indptr,
+    merge_slots,
+    num_heads,
+    out_stride,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+):
+    """Bring together the partial results of one query and head."""
+    query = tl.program_id(0)
+    head = tl.program_id(1)
+    dims = tl.arange(0, BLOCK_DIM)
+    is_dim = dims < HEAD_DIM
+    best = float("-inf")
+    total = 0.0
+    gathered = tl.zeros([BLOCK_DIM], tl.float32)
+    end = tl.load(merge_indptr + query + 1)
+    for place in range(tl.load(merge_indptr + query), end):
+        slot = tl.load(merge_slots + place).to(tl.int64) * num_heads + head
+        top = tl.load(stats + slot * 2)
+        new_best = tl.maximum(best, top)
+        safe = tl.where(new_best == float("-inf"), 0.0, new_best)
+        old_share = tl.exp(best - safe)
+        new_share = tl.exp(top - safe)
+        total = total * old_share + tl.load(stats + slot * 2 + 1) * new_share
+        part = tl.load(partial + slot * HEAD_DIM + dims, mask=is_dim, other=0.0)
+        gathered = gathered * old_share + part * new_share
+        best = new_best
+    at = out + query.to(tl.int64) * out_stride + head * HEAD_DIM + dims
+    tl.store(at, (gathered / total).to(out.dtype.element_ty), mask=is_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceItems:
+    """`Items` on the device, and how many rows a tile may have."""
+
+    max_rows: int
+    items: Tensor
+    rows: Tensor
+    pages: Tensor
+    positions: Tensor
+    merge_indptr: Tensor
+    merge_slots: Tensor
+
+    @classmethod
+    def of(cls, made: Items, max_rows: int, device: torch.device) -> "DeviceItems":
+        names = ("items", "rows", "pages", "positions", "merge_indptr", "merge_slots")
+        tensors = (torch.from_numpy(getattr(made, name)).to(device) for name in names)
+        return cls(max_rows, *tensors)
+
+
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    work: DeviceItems,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of q [num_tokens, num_heads, head_dim] over pages: the same shape and dtype as q.
+
+    k_pages, v_pages [num_pages, num_kv_heads, page_size, head_dim], in q's dtype. `work`: items
+    made with at most `work.max_rows` queries each. Raises KernelError for shapes that do not agree
+    or that no kernel is made for.
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    shaped("k_pages", k_pages, None, None, None, head_dim)
+    shaped("v_pages", v_pages, *k_pages.shape)
+    _, num_kv_heads, page_size, _ = k_pages.shape
+    require(num_heads % num_kv_heads == 0, f"{num_heads} heads, {num_kv_heads} KV heads")
+    require(head_dim in HEAD_SIZES, f"head_dim={head_dim} is none of {HEAD_SIZES}")
+    require(page_size in PAGE_SIZES, f"page_size={page_size} is none of {PAGE_SIZES}")
+    require(q.dtype == k_pages.dtype == v_pages.dtype, "q and the pages differ in dtype")
+    require(q.stride()[1:] == (head_dim, 1), "the heads of q must lie one after the other")
+    require(k_pages.is_contiguous() and v_pages.is_contiguous(), "pages must be contiguous")
+    out = torch.empty_like(q)
+    if not num_tokens:
+        return out
+    group = num_heads // num_kv_heads
+    block_dim = max(power_of_two(head_dim), MIN_TILE)
+    rows = tile_rows(work.max_rows, group)
+    num_slots = work.rows.numel()
+    partial = torch.empty(num_slots, num_heads, head_dim, dtype=torch.float32, device=q.device)
+    stats = torch.empty(num_slots, num_heads, 2, dtype=torch.float32, device=q.device)
+    launch: Any = partials_kernel[(work.items.shape[0], num_kv_heads)]
+    launch(
+        q,
+        k_pages,
+        v_pages,
+        partial,
+        stats,
+        work.items,
+        work.rows,
+        work.pages,
+        work.positions,
+        scale,
+        softcap or 1.0,
+        q.stride(0),
+        k_pages.stride(0),
+        num_heads,
+        GROUP=group,
+        PAGE_SIZE=page_size,
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=block_dim,
+        BLOCK_ROWS=rows,
+        BLOCK_KEYS=block_keys(head_dim),
+        WINDOW=window or 0,
+        SOFTCAP=softcap is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        WIDEN=knobs.runtime.interpret,
+        num_warps=num_warps(rows),
+        num_stages=2,
+    )
+    launch = merge_kernel[(num_tokens, num_heads)]
+    launch(
+        partial,
+        stats,
+        out,
+        work.merge_indptr,
+        work.merge_slots,
+        num_heads,
+        out.stride(0),
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=block_dim,
+        num_warps=1,
+    )
+    return out
+
+
+def tile_rows(max_rows: int, group: int) -> int:
+    """Rows of a tile that holds `max_rows` queries of all heads of a group."""
+    return max(power_of_two(max_rows * group), MIN_TILE)
+
+
+def block_keys(head_dim: int) -> int:
+    """Keys in flight at once: as many as shared memory and registers bear."""
+    return 64 if head_dim <= 128 else 32
+
+
+def num_warps(rows: int) -> int:
+    """One for each 16 rows, four at least: they divide the keys' loads among them."""
+    return 4 if rows <= 64 else 8
+
+
+def power_of_two(number: int) -> int:
+    """The least that is not below a positive number."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,157 @@
+"""Attention on a GPU, interpreted: equal to the reference over shapes, types and page tables."""
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from radixgen.errors import KernelError
+from radixgen.kernels.attention import paged_attention_reference
+from radixgen.kernels.triton.attention import DeviceItems, paged_attention
+from radixgen.kernels.triton.attention_items import SPLIT_TOKENS, Items, Tables, make_items
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A step: queries, pages, and the four tables of `paged_attention`."""
+
+    q: Tensor
+    k_pages: Tensor
+    v_pages: Tensor
+    tables: tuple[Tensor, Tensor, Tensor, Tensor]
+
+    def items(self, max_rows: int, window: int | None, *, share: bool) -> Items:
+        arrays = [table.numpy() for table in self.tables]
+        return make_items(Tables(*arrays), self.k_pages.shape[2], max_rows, window, share=share)
+
+    def run(self, max_rows: int = 8, *, share: bool = True, **options: Any) -> Tensor:
+        made = self.items(max_rows, options.get("window"), share=share)
+        work = DeviceItems.of(made, max_rows, self.q.device)
+        return paged_attention(
+            self.q, self.k_pages, self.v_pages, work, scale=self.scale, **options
+        )
+
+    def expect(self, **options: Any) -> Tensor:
+        return paged_attention_reference(
+            self.q, self.k_pages, self.v_pages, *self.tables, scale=self.scale, **options
+        )
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.q.shape[2])
+
+
+def make_case(
+    page_size: int, head_dim: int, group: int, dtype: torch.dtype, *, num_kv_heads: int = 2
+) -> Case:
+    """Sequences that fork from each other at pages, some of many queries and some of one."""
+    rng = random.Random(page_size * head_dim + group)
+    torch.manual_seed(page_size + head_dim)
+    num_pages = 3000 // page_size
+    shape = (num_pages, num_kv_heads, page_size, head_dim)
+    k_pages, v_pages = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+    trunk = [rng.randrange(num_pages) for _ in range(-(-600 // page_size))]
+    queries, used, pages, last = [0], [0], list[int](), list[int]()
+    for number, (length, count) in enumerate([(560, 1), (540, 2), (290, 1), (9, 9), (1, 1)]):
+        needed = -(-length // page_size)
+        kept = needed * number // 4
+        own = [rng.randrange(num_pages) for _ in range(kept)]
+        pages += [*trunk[: needed - kept], *own]
+        queries.append(queries[-1] + count)
+        used.append(used[-1] + needed)
+        last.append(length - (needed - 1) * page_size)
+    q = torch.randn(queries[-1], num_kv_heads * group, head_dim).to(dtype)
+    tables = [torch.tensor(table, dtype=torch.int32) for table in (queries, used, pages, last)]
+    return Case(q, k_pages, v_pages, (tables[0], tables[1], tables[2], tables[3]))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "head_dim", "group", "dtype", "tolerance"),
+    [
+        (1, 64, 3, torch.float32, 1e-5),
+        (16, 128, 1, torch.bfloat16, 2e-2),
+        (32, 80, 4, torch.float32, 1e-5),
+        (128, 256, 2, torch.bfloat16, 2e-2),
+        (64, 32, 7, torch.float32, 1e-5),
+    ],
+)
+def test_equals_the_reference(
+    page_size: int, head_dim: int, group: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    case = make_case(page_size, head_dim, group, dtype)
+    torch.testing.assert_close(case.run(), case.expect(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "options", [{"window": 37}, {"softcap": 5.0}, {"window": 300, "softcap": 2.0}]
+)
+def test_windows_and_softcaps(options: dict[str, Any]) -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    torch.testing.assert_close(case.run(**options), case.expect(**options), atol=1e-5, rtol=1e-5)
+
+
+def test_shared_pages_are_read_once_and_change_nothing() -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    shared, alone = case.items(8, None, share=True), case.items(8, None, share=False)
+    assert shared.num_slots == alone.num_slots
+    assert len(shared.items) < len(alone.items)
+    torch.testing.assert_close(case.run(share=True), case.run(share=False), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_every_query_sees_each_of_its_keys_in_one_item(window: int | None) -> None:
+    case = make_case(32, 64, 2, torch.float32)
+    made = case.items(4, window, share=True)
+    queries = case.tables[0].tolist()
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for first_row, num_rows, _, low, high in made.items.tolist():
+        assert num_rows <= 4
+        assert high - low <= SPLIT_TOKENS
+        assert low % SPLIT_TOKENS == 0
+        for query in made.rows[first_row : first_row + num_rows].tolist():
+            seen.setdefault(query, []).append((low, high))
+    for query in range(queries[-1]):
+        position = int(made.positions[query])
+        keys = sorted(key for low, high in seen[query] for key in range(low, high))
+        assert len(keys) == len(set(keys))
+        first = 0 if window is None else max(position - window + 1, 0)
+        assert set(range(first, position + 1)) <= set(keys)
+        slots = made.merge_slots[made.merge_indptr[query] : made.merge_indptr[query + 1]]
+        assert made.rows[slots].tolist() == [query] * len(slots)
+        assert len(slots) == len(seen[query])
+
+
+def test_nothing_to_do() -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    tables = tuple(torch.zeros(size, dtype=torch.int32) for size in (1, 1, 0, 0))
+    empty = Case(case.q[:0], case.k_pages, case.v_pages, tables)  # type: ignore[arg-type]
+    assert empty.run().shape == (0, 4, 64)
+
+
+def test_a_row_of_weights_sums_to_one() -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    ones = Case(case.q, case.k_pages, torch.ones_like(case.v_pages), case.tables)
+    assert torch.allclose(ones.run(), torch.ones(()), atol=1e-6)
+    assert math.isfinite(float(ones.run().sum()))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"k_pages": (9, 2, 16, 32)}, "k_pages"),
+        ({"q": (14, 3, 64)}, "3 heads, 2 KV heads"),
+        ({"k_pages": (9, 2, 12, 64), "v_pages": (9, 2, 12, 64)}, "page_size=12"),
+        ({"q": (14, 4, 72), "k_pages": (9, 2, 16, 72), "v_pages": (9, 2, 16, 72)}, "head_dim=72"),
+    ],
+)
+def test_shapes_that_no_kernel_takes_are_refused(change: dict[str, Any], reason: str) -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    shapes = {"q": case.q.shape, "k_pages": case.k_pages.shape, "v_pages": case.v_pages.shape}
+    given = {name: torch.zeros(shape) for name, shape in (shapes | change).items()}
+    work = DeviceItems.of(case.items(8, None, share=True), 8, case.q.device)
+    with pytest.raises(KernelError, match=reason):
+        paged_attention(given["q"], given["k_pages"], given["v_pages"], work, scale=1.0)
