@@ -28,6 +28,7 @@ from radixgen.kernels.attention_plan import (
     takes,
 )
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.kv_types import page_type, row_width, unpack_rows
 from radixgen.kernels.tiles import matmul_rows
 
 SPLIT_TOKENS = 256
@@ -49,7 +50,8 @@ def paged_attention(
 ) -> Tensor:
     """Attention of q [num_tokens, num_heads, head_dim] over pages: the same shape and dtype as q.
 
-    k_pages, v_pages [num_pages, num_kv_heads, page_size, head_dim]; qo_indptr, kv_indptr
+    k_pages, v_pages [num_pages, num_kv_heads, page_size, row width], of a type and width that
+    kv_types.py names: head_dim, but for int8; qo_indptr, kv_indptr
     [batch + 1], kv_indices [pages in use] and kv_last_page_len [batch] are int32. `window`: a query
     sees itself and the window - 1 tokens before. `softcap`: scores become cap * tanh(score / cap).
     `plan`: made of the same tables by `plan_attention`, which then are not checked again; worth it
@@ -92,7 +94,9 @@ def _check(
     window: int | None,
 ) -> None:
     shaped("q", q, None, None, None)
-    shaped("k_pages", k_pages, None, None, None, q.shape[2])
+    page_type(k_pages)
+    shaped("k_pages", k_pages, None, None, None, row_width(q.shape[2], k_pages.dtype))
+    require(k_pages.dtype == v_pages.dtype, f"k_pages {k_pages.dtype}, v_pages {v_pages.dtype}")
     shaped("v_pages", v_pages, *k_pages.shape)
     batch = kv_last_page_len.numel()
     shaped("qo_indptr", qo_indptr, batch + 1)
@@ -157,13 +161,13 @@ def plan_attention(
     bitwise those without. None where the torch reference runs. Raises as `paged_attention` does.
     """
     _check(q, k_pages, v_pages, qo_indptr, kv_indptr, kv_last_page_len, window)
-    num_pages, num_kv_heads, page_size, head_dim = k_pages.shape
+    num_pages, num_kv_heads, page_size, _ = k_pages.shape
     tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
     _check_tables(q.shape[0], num_pages, page_size, *tables)
     if not takes(q, k_pages, v_pages):
         return None
     group = q.shape[1] // num_kv_heads
-    return AttentionPlan(tables, page_size, num_kv_heads, group, head_dim, window, share)
+    return AttentionPlan(tables, page_size, num_kv_heads, group, q.shape[2], window, share)
 
 
 def paged_attention_reference(
@@ -218,7 +222,7 @@ class _View:
 
 def _gather(pages: Tensor, page_ids: Tensor, length: int) -> Tensor:
     """float32 [num_kv_heads, length rounded up to whole splits, head_dim], zeros past `length`."""
-    tokens = pages[page_ids].float().transpose(1, 2).flatten(0, 1)[:length].transpose(0, 1)
+    tokens = unpack_rows(pages[page_ids]).transpose(1, 2).flatten(0, 1)[:length].transpose(0, 1)
     padding = -length % SPLIT_TOKENS
     return torch.nn.functional.pad(tokens, (0, 0, 0, padding)).contiguous()
 

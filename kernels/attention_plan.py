@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from radixgen.errors import KernelError
+from radixgen.kernels.kv_types import PAGE_TYPES, page_type
 from radixgen.kernels.library import (
     Kind,
     float_bits,
@@ -86,7 +87,9 @@ def takes(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
     head_dim = q.shape[2]
     smallest = 32 if k_pages.dtype == torch.bfloat16 else 16
     return (
-        supported(q, k_pages, v_pages)
+        supported(q)
+        and k_pages.device.type == v_pages.device.type == "cpu"
+        and k_pages.dtype in PAGE_TYPES
         and k_pages.dtype == v_pages.dtype
         and head_dim % 16 == 0
         and smallest <= head_dim <= 1024
@@ -118,7 +121,7 @@ def attention_native(
             out.data_ptr(),
             k_pages.data_ptr(),
             v_pages.data_ptr(),
-            is_half(k_pages),
+            page_type(k_pages),
             float_bits(scoring.scale),
             float_bits(scoring.softcap or 0.0),
             scoring.window or 0,

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from radixgen.kernels.kv_types import page_type
 from radixgen.kernels.library import Kind, float_bits, is_half, run
 
 
@@ -62,7 +63,7 @@ def kv_write(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tens
             *pointers,
             *(k.shape[0], k.shape[1], k_pages.shape[2], k.shape[2]),
             is_half(k),
-            is_half(k_pages),
+            page_type(k_pages),
         ),
     )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from radixgen.errors import KernelError
 from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
 from radixgen.kernels.checks import require
+from radixgen.kernels.kv_types import head_dim_of, page_type
 from radixgen.kernels.library import ARGUMENTS, Kind, float_bits, is_half, library, num_threads
 from radixgen.kernels.packed import interleave, linear_kind, quantize_kind, rounded_shapes
 
@@ -136,8 +137,8 @@ class Program:
         self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slots: Tensor | str, rows: str
     ) -> None:
         """k, v [max_rows, num_kv_heads * head_dim] into the pages."""
-        _, heads, page_size, head_dim = k_pages.shape
-        sizes = (rows, heads, page_size, head_dim, is_half(k), is_half(k_pages))
+        _, heads, page_size, _ = k_pages.shape
+        sizes = (rows, heads, page_size, head_dim_of(k_pages), is_half(k), page_type(k_pages))
         self.add(Kind.KV_WRITE, k, v, k.stride(0), v.stride(0), k_pages, v_pages, slots, *sizes)
 
     def attention(
@@ -145,7 +146,7 @@ class Program:
         window: int | None,
     ) -> None:  # fmt: skip
         """`plan` names an AttentionPlan's pointer."""
-        pages = (k_pages, v_pages, is_half(k_pages))
+        pages = (k_pages, v_pages, page_type(k_pages))
         scoring = (float_bits(scale), float_bits(0.0), window or 0)
         self.add(Kind.ATTENTION, plan, q, q.stride(0), is_half(q), out, *pages, *scoring)
 

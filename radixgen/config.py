@@ -14,6 +14,7 @@ from radixgen.errors import ConfigError
 from radixgen.types import WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 ActivationForm = Literal["auto", "int8", "int16", "float32"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
@@ -45,7 +46,7 @@ class ModelConfig:
     model: str = ""
     revision: str | None = None
     dtype: Dtype = "auto"
-    kv_dtype: Dtype = "auto"
+    kv_dtype: KVDtype = "auto"
     activations: ActivationForm = "auto"
     device: str = "cpu"
     max_context: int | None = None  # tokens; None: the model's own

@@ -11,7 +11,8 @@
  * is, where the pages are and which keys other rows see.
  *
  * Over bfloat16 pages, machines that multiply bfloat16 pairs do so: queries and weights are rounded
- * to bfloat16, as the keys and values that they meet are. Otherwise all is float32.
+ * to bfloat16, as the keys and values that they meet are. Otherwise all is float32, and what is
+ * narrower in the pages is widened first.
  */
 #include "ops.h"
 #include "direct.h"
@@ -158,6 +159,7 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         find_rows(c, s, c->k_pages, item->row, head, begin + key, end, s->row_of);
         find_rows(c, s, last ? c->v_pages : c->k_pages, item->row, head,
                   last ? begin : begin + key + STEP, end, s->ahead_of);
+        widen_rows(c, s);
         stage_keys(c, s);
         if (c->pairs) all_scores(c, s, rows, key, 1);
         else all_scores(c, s, rows, key, 0);
@@ -174,6 +176,7 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
             values_directly(s, rows, c->dim, key);
             continue;
         }
+        widen_rows(c, s);
         stage_values(c, s);
         if (c->pairs) all_values(c, s, rows, key, 1);
         else all_values(c, s, rows, key, 0);
@@ -251,18 +254,20 @@ static void run_item(const call *c, space *s, const rk_item *item, int64_t head)
 }
 
 /* 0 plan, 1 q, 2 row stride of q, 3 half of q and out, 4 out [tokens, heads, dim], 5 k_pages,
- * 6 v_pages, 7 half of the pages, 8 scale, 9 softcap or 0, 10 window or 0
+ * 6 v_pages, 7 type of the pages (ops.h), 8 scale, 9 softcap or 0, 10 window or 0
  */
 void rk_attention(const int64_t *arg, rk_thread *t) {
     const rk_plan *plan = PTR(rk_plan, 0);
     call c = {.q = PTR(void, 1), .q_stride = INT(2), .out = PTR(void, 4), .k_pages = PTR(void, 5),
               .v_pages = PTR(void, 6), .plan = plan, .dim = plan->dim, .group = plan->group,
-              .half_q = (int)INT(3), .half_kv = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
+              .half_q = (int)INT(3), .type = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
               .window = (int32_t)INT(10)};
+    c.half_kv = c.type == PAGES_BF16;
     c.pairs = RK_DPBF16 && c.half_kv;
+    c.row_bytes = rk_row_bytes(c.dim, c.type);
     space s;
-    size_t bytes = carve(&s, NULL, MAX_MEMBERS * c.group, c.dim);
-    carve(&s, rk_scratch(t, bytes), MAX_MEMBERS * c.group, c.dim);
+    size_t bytes = carve(&c, &s, NULL, MAX_MEMBERS * c.group);
+    carve(&c, &s, rk_scratch(t, bytes), MAX_MEMBERS * c.group);
     memset(s.zeros, 0, (size_t)c.dim * 4);
     int64_t before = t->phase ? plan->phase_ends[t->phase - 1] : 0, first, last;
     rk_share(t, (plan->phase_ends[t->phase] - before) * plan->kv_heads, &first, &last);

@@ -32,6 +32,13 @@ enum {
     RK_QUANTIZE_WIDE, RK_LINEAR_WIDE, RK_EMBED, RK_NUM_KINDS
 };
 
+/* Elements of KV pages; an int8 row ends with its float32 scale. See kv_types.py. */
+enum { PAGES_F32, PAGES_BF16, PAGES_F16, PAGES_I8 };
+
+static inline int64_t rk_row_bytes(int64_t dim, int type) {
+    return type == PAGES_I8 ? dim + 4 : dim * (type == PAGES_F32 ? 4 : 2);
+}
+
 void rk_norm(const int64_t *arg, rk_thread *t);
 void rk_rope(const int64_t *arg, rk_thread *t);
 void rk_kv_write(const int64_t *arg, rk_thread *t);

@@ -63,25 +63,50 @@ void rk_rope(const int64_t *arg, rk_thread *t) {
     }
 }
 
+/* One row to a page's type; int8 with its scale behind it. */
+static void put_row(const void *x, int64_t from, int half, char *to, int64_t dim, int type) {
+    float largest = 0, poison = 0;
+    if (type != PAGES_I8) {
+        for (int64_t i = 0; i < dim; i++) {
+            float value = get_any(x, from + i, half);
+            if (type == PAGES_F16) ((f16 *)to)[i] = f16_of(value);
+            else put_any(to, i, value, type == PAGES_BF16);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < dim; i++) {
+        float value = fabsf(get_any(x, from + i, half));
+        if (!(value <= 3.402823466e38f)) poison = NAN;
+        else if (value > largest) largest = value;
+    }
+    float scale = largest / 127.0f, inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;
+    for (int64_t i = 0; i < dim; i++) {
+        float value = poison == 0 ? rintf(get_any(x, from + i, half) * inverse) : 0;
+        to[i] = (char)(int8_t)(value > 127 ? 127 : value < -127 ? -127 : value);
+    }
+    scale = (inverse > 0 ? scale : 0) + poison;
+    memcpy(to + dim, &scale, 4);
+}
+
 /* Store keys and values of tokens in their slots.
  * 0 k, 1 v, 2 row stride of k, 3 of v, 4 k_pages, 5 v_pages, 6 slots int64, 7 tokens, 8 heads,
- * 9 page size, 10 dim, 11 half of k and v, 12 half of the pages.
+ * 9 page size, 10 dim, 11 half of k and v, 12 type of the pages (ops.h).
  */
 void rk_kv_write(const int64_t *arg, rk_thread *t) {
     const int64_t *slots = PTR(int64_t, 6);
     int64_t heads = INT(8), page_size = INT(9), dim = INT(10), first, last;
-    int half = (int)INT(11), half_pages = (int)INT(12);
+    int half = (int)INT(11), type = (int)INT(12);
+    int64_t row_bytes = rk_row_bytes(dim, type);
     rk_share(t, INT(7), &first, &last);
     for (int64_t token = first; token < last; token++)
         for (int which = 0; which < 2; which++) {
             const void *x = PTR(void, which);
-            void *pages = PTR(void, 4 + which);
+            char *pages = PTR(char, 4 + which);
             int64_t page = slots[token] / page_size, offset = slots[token] % page_size;
             for (int64_t head = 0; head < heads; head++) {
                 int64_t from = token * INT(2 + which) + head * dim;
-                int64_t to = ((page * heads + head) * page_size + offset) * dim;
-                for (int64_t i = 0; i < dim; i++)
-                    put_any(pages, to + i, get_any(x, from + i, half), half_pages);
+                int64_t to = ((page * heads + head) * page_size + offset) * row_bytes;
+                put_row(x, from, half, pages + to, dim, type);
             }
         }
 }

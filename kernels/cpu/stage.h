@@ -5,6 +5,7 @@
 #ifndef RK_STAGE_H
 #define RK_STAGE_H
 
+#include "ops.h"
 #include "plan.h"
 #include "vec.h"
 
@@ -19,6 +20,8 @@ typedef struct {
     const rk_plan *plan;
     int64_t dim, group, num_pages;
     int half_q, half_kv, pairs; /* pairs: bfloat16 products */
+    int type;                   /* of the pages' elements; others than half_kv's become float32 */
+    int64_t row_bytes;          /* of a token and head in a page */
     float scale, softcap;
     int32_t window;
 } call;
@@ -32,11 +35,15 @@ typedef struct {
     float *out, *run;           /* [rows][dim]: of the split, and folded */
     float *top, *sum, *run_top, *run_sum; /* [rows] */
     float *zeros;               /* a key or value past the end, [dim] */
+    float *wide;                /* [STEP][dim]: rows of types that products do not take */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
 } space;
 
-INLINE size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
+INLINE int is_narrow(const call *c) { return c->type == PAGES_F16 || c->type == PAGES_I8; }
+
+INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
+    int64_t dim = c->dim;
     size_t at = 0;
 #define TAKE(field, count) (s->field = (void *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
     TAKE(scores, rows * ROW);
@@ -51,6 +58,7 @@ INLINE size_t carve(space *s, char *memory, int64_t rows, int64_t dim) {
     TAKE(run_top, rows);
     TAKE(run_sum, rows);
     TAKE(zeros, dim);
+    TAKE(wide, is_narrow(c) ? STEP * dim : 0);
 #undef TAKE
     return at;
 }
@@ -60,7 +68,7 @@ INLINE void find_rows(const call *c, const space *s, const char *pages, int32_t 
                       int64_t first, int64_t end, const char **to) {
     const rk_plan *plan = c->plan;
     const int32_t *table = plan->kv_indices + plan->kv_indptr[row];
-    int64_t size = plan->page_size, width = c->dim * (c->half_kv ? 2 : 4);
+    int64_t size = plan->page_size, width = c->row_bytes;
     int64_t page = first / size, offset = first % size, i = 0;
     int64_t count = end - first < STEP ? end - first : STEP;
     while (i < count) {
@@ -70,6 +78,22 @@ INLINE void find_rows(const call *c, const space *s, const char *pages, int32_t 
         offset = 0;
     }
     for (; i < STEP; i++) to[i] = (const char *)s->zeros;
+}
+
+/* Rows of float16 or int8 to float32, and their addresses to those. */
+static void widen_rows(const call *c, space *s) {
+    if (!is_narrow(c)) return;
+    for (int64_t i = 0; i < STEP; i++) {
+        const char *row = s->row_of[i];
+        float *to = s->wide + i * c->dim, scale = 1;
+        if (row == (const char *)s->zeros) continue;
+        if (c->type == PAGES_I8) memcpy(&scale, row + c->dim, 4);
+        for (int64_t d = 0; d < c->dim; d += 16)
+            vf_store(to + d, c->type == PAGES_I8
+                                 ? vf_mul(vf_load_i8((const int8_t *)row + d), vf_set(scale))
+                                 : vf_load_f16((const f16 *)row + d));
+        s->row_of[i] = (const char *)to;
+    }
 }
 
 /* Ask for 16 rows' bytes: a little for each little that is used, since many at once wait for one

@@ -70,6 +70,22 @@ INLINE float f16_to_float(f16 h) {
     return out;
 }
 
+INLINE f16 f16_of(float x) { /* to nearest, ties to even; infinite from 65520 on; NaN stays NaN */
+    uint32_t bits, sign, magnitude;
+    memcpy(&bits, &x, 4);
+    sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (f16)(sign | 0x7e00);
+    if (magnitude >= 0x477ff000u) return (f16)(sign | 0x7c00);
+    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 leaves whole multiples of 2^-24 */
+        float moved;
+        memcpy(&moved, &magnitude, 4);
+        moved += 0.5f;
+        memcpy(&magnitude, &moved, 4);
+        return (f16)(sign | (magnitude - 0x3f000000u));
+    }
+    return (f16)(sign | ((magnitude + 0xfffu + (magnitude >> 13 & 1) - 0x38000000u) >> 13));
+}
+
 /* ---------------------------------------------------------------- AVX-512 */
 #if RK_ISA == 512
 typedef __m512 vf;
@@ -111,6 +127,9 @@ INLINE vf vf_rounded_bf16(vf x) {
 }
 INLINE vf vf_load_f16(const f16 *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 INLINE void vf_store_i8(int8_t *p, vf x) { /* whole numbers within int8 */
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
@@ -173,6 +192,11 @@ INLINE vf vf_load_bf16(const bf16 *p) { return (vf){half_load_bf16(p), half_load
 INLINE vf vf_load_f16(const f16 *p) {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    __m128i all = _mm_loadu_si128((const __m128i *)p);
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(all, 8)))};
 }
 INLINE void vf_store_bf16(bf16 *p, vf x) {
     float wide[16];
@@ -267,6 +291,7 @@ INLINE vf vf_exp2i(vf a) {
 INLINE vf vf_load_bf16(const bf16 *p) { vf r; RK_EACH r.v[i] = bf16_to_float(p[i]); return r; }
 INLINE void vf_store_bf16(bf16 *p, vf x) { RK_EACH p[i] = bf16_of(x.v[i]); }
 INLINE vf vf_load_f16(const f16 *p) { vf r; RK_EACH r.v[i] = f16_to_float(p[i]); return r; }
+INLINE vf vf_load_i8(const int8_t *p) { vf r; RK_EACH r.v[i] = p[i]; return r; }
 INLINE void vf_store_i8(int8_t *p, vf x) { RK_EACH p[i] = (int8_t)whole(x.v[i]); }
 INLINE vi vi_set(int32_t x) { vi r; RK_EACH r.v[i] = x; return r; }
 INLINE vf vf_of_vi(vi x) { vf r; RK_EACH r.v[i] = (float)x.v[i]; return r; }

@@ -1,6 +1,6 @@
 """Owns the memory of the KV pages: two tensors a layer. Knows no request, tree or scheduler.
 
-    k_pages[layer], v_pages[layer]   [num_pages, num_kv_heads, page_size, head_dim]
+    k_pages[layer], v_pages[layer]   [num_pages, num_kv_heads, page_size, row width]
 
 Which page holds what is the scheduler's business; what a page held before never matters.
 """
@@ -13,10 +13,9 @@ from torch import Tensor
 
 from radixgen.config import CacheConfig
 from radixgen.errors import ConfigError
+from radixgen.kernels.kv_types import PAGE_TYPES, row_width
 from radixgen.kernels.kv_write import copy_pages
 from radixgen.kernels.library import ask_for_huge_pages
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,8 @@ class KVLayout:
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, keys and values."""
-        per_token = self.num_layers * 2 * self.num_kv_heads * self.head_dim
+        width = row_width(self.head_dim, self.dtype)
+        per_token = self.num_layers * 2 * self.num_kv_heads * width
         return per_token * self.page_size * self.dtype.itemsize
 
 
@@ -42,7 +42,7 @@ class KVCache:
 
     layout: KVLayout
     num_pages: int
-    k_pages: tuple[Tensor, ...]  # a layer each: [num_pages, num_kv_heads, page_size, head_dim]
+    k_pages: tuple[Tensor, ...]  # a layer each: [num_pages, num_kv_heads, page_size, row width]
     v_pages: tuple[Tensor, ...]
 
     @classmethod
@@ -50,11 +50,12 @@ class KVCache:
         cls, layout: KVLayout, num_pages: int, device: torch.device | str = "cpu"
     ) -> "KVCache":
         """Pages with arbitrary contents. Raises ConfigError when they do not fit into memory."""
-        if layout.dtype not in _DTYPES:
-            raise ConfigError(f"kv_dtype={layout.dtype}: use float32, bfloat16 or float16")
+        if layout.dtype not in PAGE_TYPES:
+            raise ConfigError(f"kv_dtype={layout.dtype}: use float32, bfloat16, float16 or int8")
         device = torch.device(device)
         _check_fits(layout, num_pages, available_bytes(device))
-        shape = (num_pages, layout.num_kv_heads, layout.page_size, layout.head_dim)
+        width = row_width(layout.head_dim, layout.dtype)
+        shape = (num_pages, layout.num_kv_heads, layout.page_size, width)
         pages = [
             torch.empty(shape, dtype=layout.dtype, device=device)
             for _ in range(2 * layout.num_layers)

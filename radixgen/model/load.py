@@ -2,7 +2,7 @@
 
 import torch
 
-from radixgen.config import CacheConfig, Dtype, ModelConfig
+from radixgen.config import CacheConfig, KVDtype, ModelConfig
 from radixgen.errors import ConfigError
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
@@ -39,13 +39,14 @@ def load_runner(
     return ModelRunner(decoder, pages, config.eos_ids)
 
 
-def _torch_dtype(name: Dtype, default: torch.dtype) -> torch.dtype:
+def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:
     if name == "auto":
         return default
     return {
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,
         "float16": torch.float16,
+        "int8": torch.int8,
     }[name]
 
 

@@ -41,7 +41,7 @@ def hidden_states(decoder: Decoder, kv_dtype: torch.dtype) -> list[torch.Tensor]
     return made
 
 
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_one_program_gives_the_bits_of_single_operations(

@@ -43,6 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "long": {"max_context": 1024, "rope": RopeConfig("llama3", 5e5, 8.0, 256)},
     "bfloat16": {"dtype": torch.bfloat16},
     "bfloat16 pages": {"kv_dtype": torch.bfloat16},
+    "8-bit pages": {"kv_dtype": torch.int8},
 }
 
 
@@ -52,7 +53,7 @@ def cache_for(
     """Pages full of NaN: what a page held before must not matter."""
     cache = KVCache.allocate(decoder.kv_layout(page_size, dtype), num_pages)
     for pages in (*cache.k_pages, *cache.v_pages):
-        pages.fill_(float("nan"))
+        pages.view(torch.uint8).fill_(255)  # NaN in every type, as a scale too
     return cache
 
 

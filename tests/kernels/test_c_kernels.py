@@ -13,6 +13,7 @@ from radixgen.kernels.activation import silu_mul, silu_mul_reference
 from radixgen.kernels.attention import paged_attention as attention
 from radixgen.kernels.attention import paged_attention_reference, plan_attention
 from radixgen.kernels.block_types import BLOCK_SIZES, FORMS, Activations, PackedWeight
+from radixgen.kernels.kv_types import PAGE_TYPES, pack_rows, row_width, unpack_rows
 from radixgen.kernels.kv_write import write_kv, write_kv_reference
 from radixgen.kernels.linear import Weight, dequantize_rows, linear, linear_reference
 from radixgen.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
@@ -211,13 +212,66 @@ def test_heads_of_a_joint_projection_are_read_in_place(vectors: str, dtype: torc
     cos, sin = torch.rand(5, 32), torch.rand(5, 32)
     for turned, before in zip(apply_rope(q, k, cos, sin), (q, k), strict=True):
         near(turned, rotate_reference(before, cos, sin), dtype)
-    for pages_dtype in FLOATS:
-        stores = [torch.zeros(3, 2, 4, 32, dtype=pages_dtype) for _ in range(4)]
+    for pages_dtype in PAGE_TYPES:
+        width = row_width(32, pages_dtype)
+        stores = [torch.zeros(3, 2, 4, width, dtype=pages_dtype) for _ in range(4)]
         slots = torch.tensor([11, 0, 5, 6, 7])
         write_kv(k, v, stores[0], stores[1], slots)
         write_kv_reference(k, v, stores[2], stores[3], slots)
         assert torch.equal(stores[0], stores[2])
         assert torch.equal(stores[1], stores[3])
+
+
+@pytest.mark.parametrize("pages_dtype", PAGE_TYPES)
+def test_rows_of_pages_hold_odd_heads_as_the_reference_packs_them(
+    vectors: str, pages_dtype: torch.dtype
+) -> None:
+    """Subnormal and huge halves, rows of zeros, tiny rows, ties, and values that are not finite."""
+    rows = torch.stack(
+        (
+            torch.linspace(-70000, 70000, 40),
+            torch.zeros(40),
+            torch.arange(40) * 2.0**-25,
+            torch.full((40,), 1e-36),
+            torch.arange(40) - 19.5,
+            torch.full((40,), 65519.996),
+            torch.full((40,), float("inf")),
+            torch.where(torch.arange(40) == 3, torch.nan, 1.0),
+        )
+    )
+    k, slots = rows[:, None], torch.arange(8)
+    stores = [torch.zeros(2, 1, 4, row_width(40, pages_dtype), dtype=pages_dtype) for _ in range(4)]
+    write_kv(k, -k, stores[0], stores[1], slots)
+    write_kv_reference(k, -k, stores[2], stores[3], slots)
+    for actual, expected in ((stores[0], stores[2]), (stores[1], stores[3])):
+        values = unpack_rows(actual)
+        assert torch.equal(values.nan_to_num(7e6), unpack_rows(expected).nan_to_num(7e6))
+    if pages_dtype == torch.int8:
+        assert bool(unpack_rows(stores[0]).view(8, 40)[6:].isnan().all())
+    error = (unpack_rows(stores[0]).view(8, 40)[4] - rows[4]).abs().max()
+    assert error <= (19.5 / 254 * 1.01 if pages_dtype == torch.int8 else 0)
+
+
+@pytest.mark.parametrize("pages_dtype", [torch.float16, torch.int8])
+@pytest.mark.parametrize(("dim", "page_size"), [(16, 1), (48, 7), (64, 16), (256, 128)])
+def test_narrow_pages_are_read_as_what_they_stand_for(
+    vectors: str, pages_dtype: torch.dtype, dim: int, page_size: int
+) -> None:
+    """Bitwise attention over float32 pages that hold the same numbers; heads of all sizes."""
+    generator = torch.Generator().manual_seed(dim)
+    kv_indptr, kv_indices, last = shared_pages([300, 70, 5], [[], [], []], page_size)
+    size = (int(kv_indices.max()) + 1, 2, page_size, dim)
+    k_pages, v_pages = (
+        pack_rows(torch.randn(size, generator=generator), pages_dtype) for _ in range(2)
+    )
+    qo_indptr = torch.tensor([0, 3, 43, 44], dtype=torch.int32)
+    for dtype in FLOATS:
+        q = torch.randn(44, 6, dim, generator=generator).to(dtype)
+        tables = (qo_indptr, kv_indptr, kv_indices, last)
+        out = attention(q, k_pages, v_pages, *tables, scale=0.2)
+        wide = attention(q, unpack_rows(k_pages), unpack_rows(v_pages), *tables, scale=0.2)
+        assert torch.equal(out, wide)
+        near(out, paged_attention_reference(q, k_pages, v_pages, *tables, scale=0.2), dtype)
 
 
 def test_gate_far_from_zero_and_not_a_number(vectors: str) -> None:

@@ -15,7 +15,10 @@ FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g
 # The process loads the sanitizer first; torch's own leaks and the interpreter's are not ours.
 OPTIONS = "detect_leaks=0:abort_on_error=0:verify_asan_link_order=0"
 # One test of each operation, and those of odd shapes and places.
-CHOSEN = "rounded_activations or float_linear or pointwise or heads or 1000 or shared or unaligned"
+CHOSEN = (
+    "rounded_activations or float_linear or pointwise or heads or 1000 or shared or unaligned"
+    " or narrow"
+)
 CODE = """
 import sys
 import pytest

@@ -9,7 +9,7 @@ from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig, RopeConfig
-from radixgen.model.forms import AUTO, PLACES, choose_forms, describe
+from radixgen.model.forms import AUTO, PLACES, Forms, choose_forms, describe
 from radixgen.model.weights import expected_shapes
 
 
@@ -17,9 +17,8 @@ def test_a_setting_names_the_form_of_all_places() -> None:
     assert choose_forms("int16") == dict.fromkeys(PLACES, "int16")
     assert choose_forms("auto") == AUTO
     assert describe(choose_forms("int8")) == "int8: qkv, output, gate_up, down, head"
-    assert describe(dict.fromkeys(PLACES, "int8") | {"output": "int16"}) == (
-        "int8: qkv, gate_up, down, head; int16: output"
-    )
+    mixed: Forms = {**choose_forms("int8"), "output": "int16"}
+    assert describe(mixed) == "int8: qkv, gate_up, down, head; int16: output"
 
 
 @pytest.mark.parametrize("setting", ["auto", "int8", "int16", "float32"])
