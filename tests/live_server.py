@@ -56,7 +56,7 @@ class LiveServer:
             self.lines += self.process.stderr
 
     def client(self, **options: object) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=120, **options)  # type: ignore[arg-type]
+        return httpx2.Client(base_url=self.url, timeout=200, **options)  # type: ignore[arg-type]
 
     def runtime_pid(self) -> int:
         """The pid of the runtime, which is the server's child."""

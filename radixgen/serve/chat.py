@@ -26,7 +26,16 @@ from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import LogprobFeed, chat_logprobs
 from radixgen.serve.openapi import answers, renamed
 from radixgen.serve.schemas import ChatAnswer, ChatRequest
-from radixgen.serve.tool_calls import Argument, Called, Event, Said, ToolCallParser
+from radixgen.serve.tool_calls import (
+    Argument,
+    Called,
+    Event,
+    Reader,
+    Said,
+    ToolCallParser,
+    parsed,
+    reader_of,
+)
 from radixgen.serve.tools import Tool, ToolChoice, constrain
 from radixgen.types import Choice, FinishReason, GenerateResult, Piece, Usage
 
@@ -40,14 +49,15 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     context.check_model(body.model)
     when_usage = check_stream_options(body.stream_options, body.stream)
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
-    constraint = answer_constraint(tools, choice, constraint_of(body))
+    content = constraint_of(body)
+    constraint = answer_constraint(tools, choice, content)
     with renamed(constraint, prompt="messages"):
         sampling = to_sampling(
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )
         prompt = await prompt_ids(context.client, turns, tools, layout_of(body))
         job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body)
-        answer = _Answer(context, job, body, parses=bool(tools) and choice.mode != "none")
+        answer = _Answer(context, job, body, reader_of(tools, choice, content))
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))
         results = await context.run(request, job)
@@ -98,13 +108,15 @@ class _ChoiceStream:
 
 
 class _Answer:
-    """A result, or pieces, in OpenAI's shape. `parses`: the text may hold tool calls."""
+    """A result, or pieces, in OpenAI's shape. `reader`: where the text may hold calls."""
 
-    def __init__(self, context: Context, job: Job, body: ChatRequest, *, parses: bool) -> None:
+    def __init__(
+        self, context: Context, job: Job, body: ChatRequest, reader: Reader | None
+    ) -> None:
         self._context = context
         self._job = job
         self._body = body
-        self._parses = parses
+        self._reader = reader
         self._tokenizer = context.client.tokenizer
         self._head = head_of(job, "chat.completion.chunk", body.model)
 
@@ -121,7 +133,7 @@ class _Answer:
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         calls: list[dict[str, Any]] = []
         text = choice.text + self._kept_stop(choice)
-        for item in parsed(text) if self._parses else [Said(text)]:
+        for item in parsed(text, self._reader) if self._reader else [Said(text)]:
             if isinstance(item, Said):
                 message["content"] = (message["content"] or "") + item.text
             elif isinstance(item, Called):
@@ -165,7 +177,7 @@ class _Answer:
         async for piece in self._context.jobs.stream(self._job):
             if not choices:
                 for index in range(self._job.sampling.n):
-                    parser = ToolCallParser() if self._parses else None
+                    parser = self._reader() if self._reader else None
                     choices[index] = _ChoiceStream(self._feed(), parser)
                     role = {"role": "assistant", "content": "", "refusal": None}
                     yield self._chunk(index, role, None, when_usage, choices)
@@ -252,12 +264,6 @@ class _Answer:
         elif when_usage == "end":
             chunk["usage"] = None
         return event(chunk)
-
-
-def parsed(text: str) -> list[Event]:
-    """The events of a whole text."""
-    parser = ToolCallParser()
-    return parser.push(text) + parser.finish()
 
 
 def extend_call(call: dict[str, Any], text: str) -> None:

@@ -4,6 +4,7 @@ Decides on the raw path of the request line and denies by default: a route that 
 as open needs a key. Plain ASGI, so that a refused body is never read. Knows no routes but by path.
 """
 
+import asyncio
 import hmac
 import json
 import logging
@@ -25,6 +26,7 @@ OPEN_PATHS = frozenset({b"/health", b"/ping", b"/ready", b"/version"})
 ADMIN_PATHS = frozenset({b"/flush_cache", b"/abort_request", b"/cache_tree"})
 ANTHROPIC_PREFIX = b"/v1/messages"
 UNREAD_PREFIXES = (b"/v1/audio/", b"/v1/files", b"/v1/images/", b"/v1/uploads")  # not served
+BODY_SECONDS = 60.0  # of waiting for the next part of a body
 _ID = re.compile(rb"[A-Za-z0-9_.:\-]{1,128}")
 
 OnDone = Callable[[str, str, int, float], None]
@@ -152,12 +154,19 @@ def _too_large(limit: int) -> ApiError:
 
 
 def _limited(receive: Receive, limit: int) -> Callable[[], Awaitable[Message]]:
-    """`receive` for bodies that do not tell their length."""
-    seen = 0
+    """`receive` for bodies that do not tell their length, or do not come."""
+    seen, is_whole = 0, False
 
     async def limited() -> Message:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, is_whole
+        if is_whole:
+            return await receive()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            raise ApiError(408, "the body did not come", headers={"Connection": "close"}) from None
+        is_whole = not message.get("more_body", False)
         seen += len(message.get("body", b""))
         if seen > limit:
             raise _too_large(limit)

@@ -84,6 +84,7 @@ class EventStream(Response):
     def __init__(
         self,
         first: "asyncio.Task[bytes]",
+        gone: "asyncio.Task[None]",
         events: AsyncGenerator[bytes],
         format_error: FormatError,
         deadline: float | None,
@@ -93,6 +94,7 @@ class EventStream(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._first = first
+        self._gone = gone
         self._events = events
         self._format_error = format_error
         self._deadline = deadline
@@ -103,14 +105,14 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._on_open(1)
         write = asyncio.create_task(self._write(send))
-        ping = asyncio.create_task(self._ping(send))
-        gone = asyncio.create_task(_gone(receive))
+        pings = _Timer(self._ping_seconds, lambda: self._ping(send))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await asyncio.wait({write, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({write, self._gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._on_open(-1)
-            for task in (ping, gone, write, self._first):
+            pings.stop()
+            for task in (self._gone, write, self._first):
                 await _cancelled(task)
             with contextlib.suppress(Exception):
                 await self._events.aclose()
@@ -132,10 +134,29 @@ class EventStream(Response):
         self._sent = time.monotonic()
 
     async def _ping(self, send: Send) -> None:
-        while True:
-            await asyncio.sleep(self._ping_seconds)
-            if time.monotonic() - self._sent >= self._ping_seconds:
-                await self._send(send, PING)
+        if time.monotonic() - self._sent >= self._ping_seconds:
+            await self._send(send, PING)
+
+
+class _Timer:
+    """Runs `action` in a task every so many seconds: most streams end before the first."""
+
+    def __init__(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._seconds = seconds
+        self._action = action
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._handle = self._loop.call_later(seconds, self._fire)
+
+    def _fire(self) -> None:
+        if self._task is None or self._task.done():  # a client that does not read holds it up
+            self._task = self._loop.create_task(self._action())
+        self._handle = self._loop.call_later(self._seconds, self._fire)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 async def open_stream(
@@ -163,11 +184,10 @@ async def open_stream(
             raise ApiError(499, "the client went away")
     except BaseException:
         await _cancelled(first)
+        await _cancelled(gone)
         await events.aclose()
         raise
-    finally:
-        await _cancelled(gone)
-    return EventStream(first, events, format_error, deadline, ping_seconds, on_open)
+    return EventStream(first, gone, events, format_error, deadline, ping_seconds, on_open)
 
 
 async def _next(events: AsyncGenerator[bytes]) -> bytes:

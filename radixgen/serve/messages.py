@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from radixgen.serve.chat import answer_constraint, call_id, parsed
+from radixgen.serve.chat import answer_constraint, call_id
 from radixgen.serve.context import Context, get_context, log_usage, make_job
 from radixgen.serve.conversation import Layout, prompt_ids
 from radixgen.serve.errors import ApiError, bad_request
@@ -23,7 +23,16 @@ from radixgen.serve.messages_request import (
 )
 from radixgen.serve.openapi import answers, renamed
 from radixgen.serve.schemas import AnthropicErrorAnswer
-from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Said, ToolCallParser
+from radixgen.serve.tool_calls import (
+    Argument,
+    Called,
+    Ended,
+    Event,
+    Reader,
+    Said,
+    parsed,
+    reader_of,
+)
 from radixgen.types import FinishReason, GenerateResult, Piece, SamplingParams, Usage
 
 router = APIRouter(tags=["Anthropic"])
@@ -45,12 +54,12 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation."""
     context = get_context(request)
     context.check_model(body.model)
-    choice = choice_of(body)
-    constraint = answer_constraint(tools_of(body), choice, constraint_of(body))
+    tools, choice, content = tools_of(body), choice_of(body), constraint_of(body)
+    constraint = answer_constraint(tools, choice, content)
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await _prompt(context, body)
         job = make_job(request, "msg", [prompt], _sampling(body), constraint, body)
-        answer = _Answer(context, job, body, parses=bool(body.tools) and choice.mode != "none")
+        answer = _Answer(context, job, body, reader_of(tools, choice, content))
         if body.stream:
             return await context.stream(request, answer.events(request), _error_event(request))
         results = await context.run(request, job)
@@ -105,13 +114,16 @@ def _stop(reason: FinishReason, stop: str | int | None, num_calls: int) -> dict[
 
 
 class _Answer:
-    """A result, or pieces, in Anthropic's shape. `parses`: the text may hold tool calls."""
+    """A result, or pieces, in Anthropic's shape. `reader`: where the text may hold calls."""
 
-    def __init__(self, context: Context, job: Job, body: MessagesRequest, *, parses: bool) -> None:
+    def __init__(
+        self, context: Context, job: Job, body: MessagesRequest, reader: Reader | None
+    ) -> None:
         self._context = context
         self._job = job
         self._head = {"id": job.rid, "type": "message", "role": "assistant", "model": body.model}
-        self._parser = ToolCallParser() if parses else None
+        self._reader = reader
+        self._parser = reader() if reader else None
         self._num_calls = 0
         self._open: str | None = None  # the type of the content block that is being written
         self._index = -1  # its place
@@ -120,7 +132,7 @@ class _Answer:
         choice = result.choices[0]
         blocks: list[dict[str, Any]] = []
         written: list[str] = []  # the arguments of each call
-        for item in parsed(choice.text) if self._parser else [Said(choice.text)]:
+        for item in parsed(choice.text, self._reader) if self._reader else [Said(choice.text)]:
             if isinstance(item, Said):
                 blocks.append({"type": "text", "text": item.text})
             elif isinstance(item, Called):

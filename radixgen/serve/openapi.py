@@ -18,6 +18,7 @@ _ERRORS = {
     400: "the request cannot be honoured",
     401: "a valid API key is needed",
     404: "there is no such thing",
+    408: "the body did not come",
     413: "the body is too large",
     415: "the body is not JSON",
     429: "too many open requests",
@@ -46,7 +47,7 @@ def answers(
         success["model"] = model
     kind = "text/event-stream" if stream else media_type
     if kind is not None:
-        success["content"] = {kind: {"schema": {"type": "string"}}}
+        success["content"] = {kind: {"schema": {} if stream else {"type": "string"}}}
     found[200] = success
     return found
 

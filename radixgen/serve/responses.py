@@ -21,7 +21,7 @@ from radixgen.serve.responses_request import (
     tools_of,
     turns_of,
 )
-from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Said, ToolCallParser
+from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Reader, Said, reader_of
 from radixgen.types import FinishReason, SamplingParams, Usage
 
 router = APIRouter(tags=["OpenAI"])
@@ -35,11 +35,12 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     context = get_context(request)
     context.check_model(body.model)
     turns, tools, choice = turns_of(body), tools_of(body), choice_of(body)
-    constraint = answer_constraint(tools, choice, constraint_of(body))
+    content = constraint_of(body)
+    constraint = answer_constraint(tools, choice, content)
     with renamed(constraint, prompt="input", max_tokens="max_output_tokens"):
         prompt = await prompt_ids(context.client, turns, tools, Layout())
         job = make_job(request, "resp", [prompt], _sampling(body), constraint, body)
-        writer = _Writer(job, body, parses=bool(tools) and choice.mode != "none")
+        writer = _Writer(job, body, reader_of(tools, choice, content))
         if body.stream:
             events = _events(context, request, job, writer)
             return await context.stream(request, events, writer.error)
@@ -81,13 +82,13 @@ async def _events(
 
 
 class _Writer:
-    """The items of a response as its text arrives. `parses`: the text may hold tool calls."""
+    """The items of a response as its text arrives. `reader`: where the text may hold calls."""
 
-    def __init__(self, job: Job, body: ResponsesRequest, *, parses: bool) -> None:
+    def __init__(self, job: Job, body: ResponsesRequest, reader: Reader | None) -> None:
         self._body = body
         self._rid = job.rid
         self._sampling = job.sampling
-        self._parser = ToolCallParser() if parses else None
+        self._parser = reader() if reader else None
         self._created = time.time()
         self._output: list[dict[str, Any]] = []
         self._is_open = False  # whether the last item is being written

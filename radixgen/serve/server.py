@@ -7,9 +7,11 @@ the second signal ends at once
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,12 +19,12 @@ import uvicorn
 
 from radixgen.errors import ConfigError
 from radixgen.serve.app import create_app
+from radixgen.serve.protocol import BoundedProtocol
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Launcher, Supervisor
 
 logger = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES = 64 << 10
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 5  # for answers to leave, when all is over
@@ -47,10 +49,10 @@ class Listen:
         if self.client_ca is not None and self.certificate is None:
             raise ConfigError("checking clients' certificates needs TLS: give a certificate")
 
-    def bind(self) -> "socket.socket | None":
+    def bind(self) -> socket.socket:
         """The socket, taken before the model is loaded. Raises ConfigError when it cannot be."""
         if self.uds is not None:
-            return None
+            return _unix_socket(self.uds)
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,12 +64,41 @@ class Listen:
             raise ConfigError(f"cannot listen on {self.host}:{self.port}: {reason}") from None
         return sock
 
-    def url(self, sock: "socket.socket | None") -> str:
-        if sock is None:
+    def url(self, sock: socket.socket) -> str:
+        if self.uds is not None:
             return f"unix:{self.uds}"
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if self.certificate else 'http'}://{shown}:{port}"
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """A socket for this user and group; one that a dead server left behind is replaced."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o117)
+    try:
+        if _is_abandoned(path):
+            os.unlink(path)
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {path}: {reason}") from None
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether there is a socket that nobody listens at."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
 
 
 class _Server(uvicorn.Server):
@@ -109,14 +140,14 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
         server = _Server(
             _uvicorn_config(supervisor, config, listen), supervisor, config.drain_seconds
         )
-        if sock is not None:
-            sock.listen(BACKLOG)  # from now on nobody is turned away
+        sock.listen(BACKLOG)  # from now on nobody is turned away
         ready(listen.url(sock))
-        await server.serve([sock] if sock is not None else None)
+        await server.serve([sock])
     finally:
         await supervisor.stop()
-        if sock is not None:
-            sock.close()
+        sock.close()
+        if listen.uds is not None:
+            Path(listen.uds).unlink(missing_ok=True)
 
 
 def _uvicorn_config(supervisor: Supervisor, config: ServeConfig, listen: Listen) -> uvicorn.Config:
@@ -129,10 +160,7 @@ def _uvicorn_config(supervisor: Supervisor, config: ServeConfig, listen: Listen)
         tls |= {"ssl_ca_certs": listen.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return uvicorn.Config(
         create_app(supervisor, config),
-        uds=listen.uds,
-        # h11 bounds the headers of a request; httptools takes any number.
-        http="h11",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -5,10 +5,12 @@ of a call is held back until that is decided.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING
+from radixgen.serve.constraints import Constraint
+from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING, Tool, ToolChoice
 
 _HEADER = re.compile(
     r'<tool_call(?:>\n\{"name": "(?P<function>[^"]{1,128})", "arguments": '
@@ -51,11 +53,19 @@ class Ended:
 Event = Said | Called | Argument | Ended
 
 
-class ToolCallParser:
-    """Feed it text with `push`, and `finish` it once. Blanks around calls are not content."""
+_NEXT = "\n" + OPENING  # of a call after another
 
-    def __init__(self) -> None:
+
+class ToolCallParser:
+    """Feed it text with `push`, and `finish` it once. Blanks around calls are not content.
+
+    `only_calls`: the text is calls and nothing else, so that what ends a call ends it only where
+    another follows or nothing. The input of a custom tool may then hold that text itself.
+    """
+
+    def __init__(self, only_calls: bool = False) -> None:
         self.num_calls = 0
+        self._only_calls = only_calls
         self._held = ""
         self._end = ""  # what closes the call that is open
         self._blank = ""  # may turn out to stand before a call
@@ -72,7 +82,10 @@ class ToolCallParser:
         """What was held back, now that nothing follows."""
         held, self._held = self._held, ""
         if self._end:
-            return [Argument(self.num_calls - 1, held)] if held else []
+            index, is_over = self.num_calls - 1, held.endswith(self._end)
+            argument = held.removesuffix(self._end)
+            events: list[Event] = [Argument(index, argument)] if argument else []
+            return [*events, Ended(index)] if is_over else events
         text = self._blank + held
         return [Said(text)] if text.strip() or (text and not self.num_calls) else []
 
@@ -82,6 +95,11 @@ class ToolCallParser:
 
     def _inside(self) -> list[Event] | None:
         index, place = self.num_calls - 1, self._held.find(self._end)
+        after = self._held[place + len(self._end) :] if place >= 0 else ""
+        if place >= 0 and self._only_calls and not after.startswith(_NEXT):
+            cut = place if _NEXT.startswith(after) else place + 1  # undecided, or no end of it
+            argument, self._held = self._held[:cut], self._held[cut:]
+            return [Argument(index, argument)] if argument else None
         if place >= 0:
             argument, self._held = self._held[:place], self._held[place + len(self._end) :]
             self._end = ""
@@ -142,3 +160,21 @@ def _joined(events: list[Event]) -> list[Event]:
         else:
             joined.append(event)
     return joined
+
+
+Reader = Callable[[], ToolCallParser]
+
+
+def reader_of(
+    tools: Sequence[Tool], choice: ToolChoice, content: Constraint | None
+) -> Reader | None:
+    """Makes parsers for an answer that may hold calls; None where it may not. See `constrain`."""
+    if not tools or choice.mode == "none":
+        return None
+    return partial(ToolCallParser, choice.mode == "required" or content is not None)
+
+
+def parsed(text: str, reader: Reader) -> list[Event]:
+    """The events of a whole text."""
+    parser = reader()
+    return parser.push(text) + parser.finish()

@@ -440,7 +440,7 @@ def test_draining_lets_open_requests_finish(model: Path) -> None:
     worker.start()
     wait_until(lambda: not is_idle(runtime))
     runtime.shutdown(drain=True)
-    worker.join(120)
+    worker.join(200)
     assert results[0].finish_reason is FinishReason.LENGTH
     assert len(results[0].token_ids) == 3000
 

@@ -208,6 +208,25 @@ def test_a_named_tool_is_called_once(client: openai.OpenAI) -> None:
     assert call.custom.input in ("hello", "bye")
 
 
+def test_an_input_that_holds_the_end_of_a_call_is_whole(client: openai.OpenAI) -> None:
+    """Of grammars in both syntaxes, streamed or not."""
+    text = "<b>\n</tool_call>\n</b>"
+    pattern = {"syntax": "regex", "definition": "<b>\\n</tool_call>\\n</b>"}
+    rules = {"syntax": "lark", "definition": f"start: {json.dumps(text)}"}
+    for grammar in (pattern, rules):
+        tool = {"type": "custom", "custom": {"name": "say", "format": {
+            "type": "grammar", "grammar": grammar}}}  # fmt: skip
+        options: Any = {"tools": [tool], "tool_choice": "required", "max_tokens": 300, "seed": 1,
+                        "parallel_tool_calls": False}  # fmt: skip
+        (call,) = chat(client, **options).choices[0].message.tool_calls
+        assert call.custom.input == text
+        said = ""
+        for chunk in chat(client, **options, stream=True):
+            for delta in chunk.choices[0].delta.tool_calls or ():
+                said += (delta.model_extra or delta.model_dump())["custom"]["input"]
+        assert said == text
+
+
 def test_streamed_calls_add_up(client: openai.OpenAI) -> None:
     options: Any = {"tools": [ADD, SAY], "tool_choice": "required", "max_tokens": 300, "seed": 5}
     whole = chat(client, **options)

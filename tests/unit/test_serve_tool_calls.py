@@ -88,6 +88,31 @@ def test_a_call_that_was_cut_off_is_not_ended() -> None:
     assert num_ended == 0
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a\n</tool_call>b",
+        "a\n</tool_call>",
+        "\n</tool_call>\n</tool_call>\n",
+        "</tool_call>\n<tool",
+    ],
+)
+def test_an_input_may_hold_what_ends_it_where_there_are_calls_only(given: str, size: int) -> None:
+    text = "\n".join(written_call("say", part, custom=True) for part in (given, "b", given))
+    parser, events = ToolCallParser(only_calls=True), list[Event]()
+    for start in range(0, len(text), size):
+        events += parser.push(text[start : start + size])
+    events += parser.finish()
+    inputs = ["", "", ""]
+    for event in events:
+        if isinstance(event, Argument):
+            inputs[event.index] += event.text
+    assert inputs == [given, "b", given]
+    assert [event.index for event in events if isinstance(event, Ended)] == [0, 1, 2]
+    assert not any(isinstance(event, Said) for event in events)
+
+
 def test_a_long_text_takes_linear_time() -> None:
     content, calls, _ = read(["<tool_call "] * 20_000)
     assert not calls
