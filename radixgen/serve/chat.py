@@ -20,7 +20,7 @@ from radixgen.serve.context import (
 )
 from radixgen.serve.conversation import prompt_ids
 from radixgen.serve.errors import bad_request
-from radixgen.serve.fields import check_stream_options, to_sampling
+from radixgen.serve.fields import check_mass, check_stream_options, to_sampling, told_mass
 from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import LogprobFeed, chat_logprobs
@@ -48,6 +48,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     context = get_context(request)
     context.check_model(body.model)
     when_usage = check_stream_options(body.stream_options, body.stream)
+    check_mass(body.grammar_mass, body.stream)
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
     content = constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
@@ -153,6 +154,7 @@ class _Answer:
             "logprobs": logprobs,
             "finish_reason": finish_name(choice.finish_reason, len(calls)),
             "stop_reason": choice.stop_reason,
+            **told_mass(self._body.grammar_mass, choice),
         }
 
     def _begun(self, choice: int, call: Called) -> dict[str, Any]:

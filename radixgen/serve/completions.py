@@ -19,7 +19,13 @@ from radixgen.serve.context import (
     usage_sum,
 )
 from radixgen.serve.errors import bad_request
-from radixgen.serve.fields import check_prompts, check_stream_options, to_sampling
+from radixgen.serve.fields import (
+    check_mass,
+    check_prompts,
+    check_stream_options,
+    to_sampling,
+    told_mass,
+)
 from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import CompletionLogprobs, LogprobFeed, merged
@@ -39,6 +45,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     prompts = list_of_prompts(body.prompt)
     check_prompts(len(prompts), context.config)
     when_usage = check_stream_options(body.stream_options, body.stream)
+    check_mass(body.grammar_mass, body.stream)
     constraint = constraint_of(body)
     with renamed(constraint):
         sampling = to_sampling(
@@ -118,6 +125,7 @@ class _Answer:
             "logprobs": self._table(number, result, choice),
             "finish_reason": str(choice.finish_reason),
             "stop_reason": choice.stop_reason,
+            **told_mass(self._body.grammar_mass, choice),
         }
 
     def _table(self, number: int, result: GenerateResult, choice: Choice) -> dict[str, Any] | None:

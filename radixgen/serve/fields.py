@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from radixgen.serve.errors import bad_request
 from radixgen.serve.settings import MAX_SALT_CHARS, ServeConfig
-from radixgen.types import SamplingParams
+from radixgen.types import Choice, SamplingParams
 
 Rid = Annotated[str, Field(min_length=1, max_length=200)]
 Salt = Annotated[str, Field(max_length=MAX_SALT_CHARS)]
@@ -53,6 +53,12 @@ class SamplingFields(Closed):
     logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = None
     token_healing: bool | None = None
+    constrained_law: Literal["masked", "faithful"] | None = Field(
+        None, description="faithful: as the model would write, given that the text obeys"
+    )
+    grammar_mass: bool | None = Field(
+        None, description="tell how much of the model's law the constraint left, 0 to 1"
+    )
     include_stop_str_in_output: bool | None = None
     no_stop_trim: bool | None = None
 
@@ -99,7 +105,7 @@ class StreamOptions(Closed):
 
 _PLAIN = ("temperature", "top_p", "min_p", "min_tokens", "ignore_eos", "presence_penalty",
           "frequency_penalty", "repetition_penalty", "n", "skip_special_tokens",
-          "token_healing")  # fmt: skip
+          "constrained_law", "grammar_mass", "token_healing")  # fmt: skip
 
 
 def to_sampling(fields: SamplingFields, config: ServeConfig, **more: Any) -> SamplingParams:
@@ -132,6 +138,17 @@ def check_prompts(num_prompts: int, config: ServeConfig, param: str = "prompt") 
     if num_prompts > config.max_prompts:
         message = f"{param} holds {num_prompts} prompts, at most {config.max_prompts} go at once"
         raise bad_request(message, param)
+
+
+def check_mass(grammar_mass: bool | None, stream: bool | None) -> None:
+    """Raises ApiError where nothing would tell the mass."""
+    if grammar_mass and stream:
+        raise bad_request("grammar_mass is told of whole answers; leave stream out", "grammar_mass")
+
+
+def told_mass(grammar_mass: bool | None, choice: Choice) -> dict[str, float]:
+    """What a choice says of its mass, when that was asked for."""
+    return {"grammar_mass": choice.grammar_mass} if grammar_mass else {}
 
 
 def check_stream_options(

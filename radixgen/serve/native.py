@@ -18,7 +18,16 @@ from radixgen.options import Prompt
 from radixgen.serve.constraints import constraint_of
 from radixgen.serve.context import Context, get_context, log_usage, make_job
 from radixgen.serve.errors import bad_request
-from radixgen.serve.fields import Closed, Rid, RoutingFields, Salt, check_prompts, to_sampling
+from radixgen.serve.fields import (
+    Closed,
+    Rid,
+    RoutingFields,
+    Salt,
+    check_mass,
+    check_prompts,
+    to_sampling,
+    told_mass,
+)
 from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import finite
@@ -65,6 +74,7 @@ async def generate(body: GenerateBody, request: Request) -> Response:
     context = get_context(request)
     prompts, many = _prompts(body)
     check_prompts(len(prompts), context.config, "text" if body.text is not None else "input_ids")
+    check_mass(body.sampling_params.grammar_mass, body.stream)
     constraint = constraint_of(body.sampling_params.constraint())
     routing = RoutingFields(
         rid=body.rid, priority=body.priority, cache_salt=body.cache_salt or body.extra_key
@@ -133,6 +143,7 @@ class _Answer:
         usage = result.usage
         meta = self._meta(number, choice.finish_reason, choice.stop_reason, choice.token_ids)
         meta |= _usage(usage, len(choice.token_ids))
+        meta |= told_mass(self._body.sampling_params.grammar_mass, choice)
         if self._body.return_logprob:
             meta |= self._tables("output", choice.logprobs)
             start = self._body.logprob_start_len

@@ -152,6 +152,7 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobsAnswer | None
     finish_reason: FinishName | None
     stop_reason: str | int | None = None
+    grammar_mass: float | None = None
 
 
 class CompletionAnswer(BaseModel):
@@ -208,6 +209,7 @@ class ChatChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: FinishName
     stop_reason: str | int | None = None
+    grammar_mass: float | None = None
 
 
 class ChatAnswer(BaseModel):

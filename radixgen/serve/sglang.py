@@ -1,6 +1,6 @@
 """`sampling_params` as SGLang names them, in the words that the other routes share."""
 
-from typing import Any
+from typing import Any, Literal
 
 from radixgen.serve.fields import Closed, ConstraintFields, SamplingFields
 
@@ -23,6 +23,8 @@ class SglangSampling(Closed):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     token_healing: bool | None = None
+    constrained_law: Literal["masked", "faithful"] | None = None
+    grammar_mass: bool | None = None
     no_stop_trim: bool | None = None
     n: int | None = None
     sampling_seed: int | None = None

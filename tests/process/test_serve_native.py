@@ -288,3 +288,39 @@ def test_a_flood_of_headers_is_cut_off(http: httpx2.Client) -> None:
     except httpx2.HTTPError:  # the connection was closed in our face
         return
     assert answer.status_code >= 400
+
+
+# ---- how a constraint draws ----
+
+
+@pytest.mark.parametrize("law", ["masked", "faithful"])
+def test_the_mass_of_a_constraint_is_told_on_every_route(http: httpx2.Client, law: str) -> None:
+    params = {"regex": "[ab]c", "constrained_law": law, "grammar_mass": True}
+    native = generate(http, text="hello", sampling_params=params | {"sampling_seed": 1})
+    assert re.fullmatch("[ab]c", native["text"])
+    bodies = {
+        "/v1/completions": {"prompt": "hello"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
+    }
+    masses = [native["meta_info"]["grammar_mass"]]
+    for path, body in bodies.items():
+        answer = http.post(path, json=body | params | {"model": "tiny", "seed": 1})
+        assert answer.status_code == 200, answer.text
+        masses.append(answer.json()["choices"][0]["grammar_mass"])
+    assert all(0 < mass < 0.1 for mass in masses)  # two or one of some 260 tokens, again and again
+    assert masses[0] == masses[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"grammar_mass": True, "stream": True}, "grammar_mass"),
+        ({"constrained_law": "faithful"}, "constrained_law"),
+        ({"constrained_law": "faithful", "regex": "a|b", "top_p": 0.5}, "constrained_law"),
+        ({"constrained_law": "honest", "regex": "a|b"}, "constrained_law"),
+    ],
+)
+def test_faults_of_laws_are_named(http: httpx2.Client, fields: Any, param: str) -> None:
+    answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "a"} | fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
