@@ -50,7 +50,7 @@ class LocalEngine:
     def __init__(self, clock: Callable[[], float] = time.perf_counter, **settings: Any) -> None:
         config = from_settings(**{"threads": 1, "num_pages": 2048, **settings})
         self.clock = clock
-        self.engine: Engine = build_engine(config).engine
+        self.engine: Engine = build_engine(config, clock).engine
         self.tokenizer = Tokenizer.load(resolve(config.model.model).path)
         self._count = 0
 

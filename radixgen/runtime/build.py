@@ -4,6 +4,8 @@ The one place that knows all of them. It loads torch, so it is imported late.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,8 +45,8 @@ class Built:
     forms: str  # in which numbers it computes
 
 
-def build_engine(config: RuntimeConfig) -> Built:
-    """Load the model and put an engine together.
+def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_counter) -> Built:
+    """Load the model and put an engine together. `clock`: seconds, by which it times its steps.
 
     Raises ModelError for files that cannot be used, ConfigError for settings that do not fit.
     """
@@ -68,7 +70,12 @@ def build_engine(config: RuntimeConfig) -> Built:
     )
     return Built(
         engine=Engine(
-            scheduler, runner, grammar_pool(tokenizer), drafter(config, tokenizer), tokenizer
+            scheduler,
+            runner,
+            grammar_pool(tokenizer),
+            drafter(config, tokenizer),
+            tokenizer,
+            clock=clock,
         ),
         model=str(files.path),
         vocab_size=runner.vocab_size,

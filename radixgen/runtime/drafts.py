@@ -11,24 +11,20 @@ Knows sequences, matchers and a tokenizer; no tensors and no pages.
 """
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import accumulate
-from typing import Protocol
 
 from radixgen.config import JumpForward
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.runtime import suffixes
+from radixgen.runtime.spelling import MAX_TAIL, Habits, Speller, Text
 from radixgen.runtime.suffixes import Recent, Shelf
 from radixgen.schedule.request import SequenceState
 
-MAX_TAIL = 16  # tokens of the text so far that are spelled again together with forced text
 MAX_FORCED = 400  # bytes of it looked at in one step
 MAX_COPY = 16  # tokens copied from one place
 MAX_SEARCHED = 1 << 15  # last tokens of a text in which earlier ones are sought
-MAX_SPELLINGS = 4096  # kept
 
 
 class Kind(IntEnum):
@@ -126,101 +122,6 @@ class StepCosts:
         return row / (row + 1 / num_sequences)
 
 
-class Text(Protocol):
-    """What is needed of a tokenizer."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
-    def token_bytes(self, token_id: int, special_text: bool = False) -> bytes: ...
-
-
-class Speller:
-    """Spells text that must follow as the tokenizer would spell it in its place."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-        self._known: OrderedDict[tuple[tuple[int, ...], bytes], list[int]] = OrderedDict()
-
-    def spell(self, known: Sequence[int], forced: bytes) -> list[int]:
-        """The tokens of `forced` behind `known`; [] where no token begins between the two."""
-        key = (self._tail(known), forced)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._spell(*key)
-            if len(self._known) > MAX_SPELLINGS:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return found
-
-    def _tail(self, known: Sequence[int]) -> tuple[int, ...]:
-        """The last tokens, from one that begins a word: what is before has no say in how a
-        tokenizer that splits text into words spells what comes behind."""
-        tail: list[int] = []
-        for token in reversed(known[-MAX_TAIL:]):
-            piece = self._text.token_bytes(token)
-            if not piece:
-                break
-            tail.append(token)
-            if piece[:1] == b" " and piece.strip():
-                break
-        return tuple(reversed(tail))
-
-    def _spell(self, tail: tuple[int, ...], forced: bytes) -> list[int]:
-        before = b"".join(map(self._text.token_bytes, tail))
-        for context in (before, b"\n"):  # the second: where the text so far is spelled otherwise
-            tokens = self._behind(context, forced)
-            if tokens:
-                return tokens
-        return []
-
-    def _behind(self, context: bytes, forced: bytes) -> list[int]:
-        try:
-            text = (context + forced).decode()
-        except UnicodeDecodeError as error:
-            if error.start <= len(context) or error.end < len(context + forced):
-                return []
-            text = (context + forced)[: error.start].decode()  # it ends within a character
-        ids = self._text.encode(text, False)
-        pieces = [self._text.token_bytes(token) for token in ids]
-        # Some vocabularies put a blank before a text: count from the end.
-        ends = list(
-            accumulate(map(len, pieces), initial=len(text.encode()) - sum(map(len, pieces)))
-        )
-        return ids[ends.index(len(context)) :] if len(context) in ends else []
-
-
-class Habits:
-    """How the model spelled forced text behind a token, once it has: not always as a tokenizer
-    would, above all where the text surprises it."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-        self._known: OrderedDict[tuple[int, bytes], list[int]] = OrderedDict()
-
-    def spell(self, last: int, forced: bytes) -> list[int]:
-        """The tokens of the last time, without one that went beyond the forced text."""
-        return self._known.get((last, forced), [])
-
-    def is_over(self, forced: bytes, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` have left the text that was forced when they began."""
-        return not forced.startswith(b"".join(map(self._text.token_bytes, tokens)))
-
-    def learn(self, last: int, forced: bytes, tokens: Sequence[int]) -> None:
-        """`tokens` followed `last` where `forced` had to; also noted from each token on."""
-        inside: list[tuple[int, bytes]] = []
-        for token in tokens:
-            piece = self._text.token_bytes(token)
-            if not piece or not forced.startswith(piece):
-                break
-            inside.append((last, forced))
-            last, forced = token, forced[len(piece) :]
-        for place, key in enumerate(inside):
-            self._known[key] = list(tokens[place : len(inside)])
-            self._known.move_to_end(key)
-        while len(self._known) > MAX_SPELLINGS:
-            self._known.popitem(last=False)
-
-
 @dataclass(slots=True)
 class Memory:
     """What is remembered of a sequence: its own record and that of its kin, the kinds of its last
@@ -230,6 +131,7 @@ class Memory:
     kin: "Kin"
     num_told: int
     kinds: list[Kind] = field(default_factory=list)
+    idle: Chance = field(default_factory=lambda: Chance(0.0))  # counts steps without a guess
     forced_at: int = 0
     forced: bytes = b""
 
@@ -278,7 +180,14 @@ class Drafter:
         memory = self._memory(sequence)
         self._note_habit(memory, sequence.tokens)
         self._tell_kin(memory, sequence.tokens)
-        guess = _Guess(sequence, limit, self.costs.least_chance(num_rows), memory)
+        least = self.costs.least_chance(num_rows)
+        memory.kinds = []
+        # Looking for guesses costs as well: not where none could be worth making, but now and then.
+        hopes = memory.chances if sequence.matcher is not None else memory.chances[Kind.COPY_LONG :]
+        is_trial = max(chance.rate for chance in hopes) < least
+        if is_trial and not memory.idle.pass_over():
+            return []
+        guess = _Guess(sequence, limit, least, memory, is_trial)
         while self._extend(guess):
             pass
         memory.kinds = guess.kinds
@@ -375,7 +284,14 @@ class Drafter:
 class _Guess:
     """Drafts while they are put together; the sequence's matcher stays where it is."""
 
-    def __init__(self, sequence: SequenceState, limit: int, least: float, memory: Memory) -> None:
+    def __init__(
+        self,
+        sequence: SequenceState,
+        limit: int,
+        least: float,
+        memory: Memory,
+        is_trial: bool,
+    ) -> None:
         self.memory = memory
         self.drafts: list[int] = []
         self.kinds: list[Kind] = []
@@ -387,7 +303,7 @@ class _Guess:
         self._least = least
         self._chances = memory.chances
         self._chance = 1.0
-        self._is_trial = False
+        self._is_trial = is_trial
         self._data: bytearray | None = None  # the last tokens, drafts included
 
     def is_worth(self, kind: Kind) -> bool:

@@ -137,15 +137,19 @@ class GrammarPool:
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:
     """A matcher for a choice of at most `max_tokens` tokens.
 
-    Raises InvalidRequest when no text of the grammar is as short as that, with the number needed.
+    Raises InvalidRequest when no text of the grammar is as short as that, with the number needed,
+    and InvalidGrammar when the vocabulary spells none of them.
     """
     matcher = grammar.matcher()
-    if max_tokens:
-        needed = matcher.shortest_completion()
-        if needed > max_tokens:
-            raise InvalidRequest(
-                f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
-                f"{needed} tokens",
-                "max_tokens",
-            )
+    if max_tokens == 0:
+        return matcher
+    needed = matcher.shortest_completion()
+    if matcher.error is not None:
+        raise InvalidGrammar(matcher.error)
+    if max_tokens is not None and needed > max_tokens:
+        raise InvalidRequest(
+            f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
+            f"{needed} tokens",
+            "max_tokens",
+        )
     return matcher

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from radixgen.runtime import suffixes
-from radixgen.runtime.drafts import Chance, Drafter, Habits, Speller, StepCosts
+from radixgen.runtime.drafts import Chance, Drafter, StepCosts
+from radixgen.runtime.spelling import Habits, Speller
 from radixgen.runtime.suffixes import LONG, SHORT, Recent, Shelf
 from radixgen.schedule.request import Request, SequenceState
 
