@@ -24,18 +24,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(generate)
-app.command()(chat)
-app.command()(complete)
-app.command()(run)
-app.command(context_settings={"auto_envvar_prefix": configfile.PREFIX})(serve)
-app.command("run-batch")(run_batch)
-app.add_typer(bench.app, name="bench")
-app.add_typer(cache.app, name="cache")
-app.add_typer(grammar.app, name="grammar")
-app.command("collect-env")(collect_env)
-app.command()(version)
+HERE, SERVER = "Run a model here", "With a server"
+LOOK = "Measure and look into"
+
+app.command(rich_help_panel=HERE)(demo)
+app.command(rich_help_panel=HERE)(generate)
+app.command(rich_help_panel=HERE)(chat)
+app.command(rich_help_panel=HERE)(run)
+app.command("run-batch", rich_help_panel=HERE)(run_batch)
+app.command(rich_help_panel=SERVER, context_settings={"auto_envvar_prefix": configfile.PREFIX})(
+    serve
+)
+app.command(rich_help_panel=SERVER)(complete)
+app.add_typer(cache.app, name="cache", rich_help_panel=SERVER)
+app.add_typer(bench.app, name="bench", rich_help_panel=LOOK)
+app.add_typer(grammar.app, name="grammar", rich_help_panel=LOOK)
+app.command("collect-env", rich_help_panel=LOOK)(collect_env)
+app.command(rich_help_panel=LOOK)(version)
 
 
 def main() -> NoReturn:

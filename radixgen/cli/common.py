@@ -33,6 +33,8 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
 
+MODEL, SAMPLING = "Model and runtime", "Sampling"  # panels of the help
+
 Model = Annotated[
     str,
     typer.Option(
@@ -41,6 +43,7 @@ Model = Annotated[
         help="A directory, a .gguf file or a hub id. Default: RADIXGEN_MODEL, else the embedded "
         "SmolLM2-135M-Instruct, which is fetched once.",
         show_default=False,
+        rich_help_panel=MODEL,
     ),
 ]
 Settings = Annotated[
@@ -48,18 +51,49 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated.",
+        help="A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated. Or "
+        "RADIXGEN_SET.",
+        rich_help_panel=MODEL,
     ),
 ]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to generate, at most.")]
-Temperature = Annotated[
-    float, typer.Option("--temperature", "-t", help="0 always takes the most probable token.")
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-tokens", "-n", help="Tokens to generate, at most.", rich_help_panel=SAMPLING
+    ),
 ]
-TopP = Annotated[float, typer.Option(help="Sample from the most probable tokens of this mass.")]
-TopK = Annotated[int, typer.Option(help="Sample from so many tokens; 0: from all.")]
-MinP = Annotated[float, typer.Option(help="Leave out tokens below this share of the best one's.")]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        "--temperature",
+        "-t",
+        help="0 always takes the most probable token.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopP = Annotated[
+    float,
+    typer.Option(
+        help="Sample from the most probable tokens of this mass.", rich_help_panel=SAMPLING
+    ),
+]
+TopK = Annotated[
+    int,
+    typer.Option(help="Sample from so many tokens; 0: from all.", rich_help_panel=SAMPLING),
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        help="Leave out tokens below this share of the best one's.", rich_help_panel=SAMPLING
+    ),
+]
 Seed = Annotated[
-    int | None, typer.Option(help="The same seed gives the same tokens.", show_default="random")
+    int | None,
+    typer.Option(
+        help="The same seed gives the same tokens.",
+        show_default="random",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 

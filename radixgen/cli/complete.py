@@ -195,7 +195,7 @@ def describe(usage: dict[str, Any], first: float, total: float) -> str:
     parts.append(f"first text after {first * 1000:.0f} ms")
     if num:
         rate = f" at {(num - 1) / (total - first):.1f}/s" if num > 1 and total > first else ""
-        parts.append(f"{num} tokens{rate}")
+        parts.append(f"{num} token{'' if num == 1 else 's'}{rate}")
     return "; ".join(parts)
 
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from radixgen.cli import common
+from radixgen.cli import common, constraint
 from radixgen.cli.common import err, out
 from radixgen.launch import Runtime
 from radixgen.options import Prompt
-from radixgen.types import GenerateResult, SamplingParams, Usage
+from radixgen.types import GenerateResult, GrammarSpec, SamplingParams, Usage
 
 
 def generate(
@@ -23,9 +23,19 @@ def generate(
     min_p: common.MinP = 0.0,
     seed: common.Seed = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="End before this text; may be repeated.", rich_help_panel=common.SAMPLING
+        ),
     ] = None,
-    n: Annotated[int, typer.Option("--num", help="How many continuations.")] = 1,
+    n: Annotated[
+        int,
+        typer.Option("--num", help="How many continuations.", rich_help_panel=common.SAMPLING),
+    ] = 1,
+    schema: constraint.Schema = "",
+    regex: constraint.Regex = "",
+    choice: constraint.Choice = None,
+    grammar: constraint.Grammar = "",
     chat: Annotated[
         bool, typer.Option("--chat", help="Ask as a user, through the model's chat template.")
     ] = False,
@@ -39,6 +49,8 @@ def generate(
       radixgen generate "The capital of France is"
       radixgen generate --chat "Name three rivers." --max-tokens 80
       radixgen generate "Once upon a time" --temperature 0.8 --seed 7
+      radixgen generate --chat "Is water wet?" --choice yes --choice no
+      radixgen generate "Ann is 34. As JSON:" --schema person.schema.json
       cat notes.txt | radixgen generate - --stop "###"
       radixgen generate "Hello" --model ./my-model --set page_size=8 --json
     """
@@ -52,29 +64,32 @@ def generate(
         stop=tuple(stop or ()),
         n=n,
     )
+    spec = constraint.constraint(schema, regex, choice, grammar)
     text = common.read_stdin() if prompt == "-" else prompt
     with common.started(model, settings) as runtime:
         given: Prompt = text
         if chat:
             given = runtime.tokenizer.chat([{"role": "user", "content": text}])
         if as_json:
-            result = runtime.generate(given, sampling)
+            result = runtime.generate(given, sampling, grammar=spec)
             out.print_json(json.dumps(dataclasses.asdict(result)))
         elif n > 1:
-            result = runtime.generate(given, sampling)
-            for choice in result.choices:
-                out.rule(f"{choice.index + 1} of {n}", align="left")
-                out.print(choice.text, markup=False)
+            result = runtime.generate(given, sampling, grammar=spec)
+            for one in result.choices:
+                out.rule(f"{one.index + 1} of {n}", align="left")
+                out.print(one.text, markup=False)
         else:
-            result = stream(runtime, given, sampling)
+            result = stream(runtime, given, sampling, spec)
     if not as_json:
         err.print(f"[dim]{describe(result.usage)}[/]")
 
 
-def stream(runtime: Runtime, prompt: Prompt, sampling: SamplingParams) -> GenerateResult:
+def stream(
+    runtime: Runtime, prompt: Prompt, sampling: SamplingParams, grammar: GrammarSpec | None
+) -> GenerateResult:
     """Print pieces as they come; returns the whole."""
     result = None
-    for piece in runtime.generate(prompt, sampling, stream=True):
+    for piece in runtime.generate(prompt, sampling, stream=True, grammar=grammar):
         common.write(piece.text)
         result = piece.result
     common.write("\n")
@@ -84,10 +99,10 @@ def stream(runtime: Runtime, prompt: Prompt, sampling: SamplingParams) -> Genera
 
 def describe(usage: Usage) -> str:
     """One line about what a request cost."""
-    seconds = usage.total_seconds - usage.first_token_seconds
-    rate = (usage.completion_tokens - 1) / seconds if seconds > 0 else 0.0
+    seconds, num = usage.total_seconds - usage.first_token_seconds, usage.completion_tokens
+    rate = f" at {(num - 1) / seconds:.1f}/s" if num > 1 and seconds > 0 else ""
     return (
         f"{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached; "
         f"first token after {usage.first_token_seconds * 1000:.0f} ms; "
-        f"{usage.completion_tokens} tokens at {rate:.1f}/s"
+        f"{num} token{'' if num == 1 else 's'}{rate}"
     )

@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Run a program: its `main`, else the one program in it.
 
-    Literals are plain, the model's text is green, text that a constraint forced is blue.
+    Literals are plain, the model's text is green, forced text is blue.
 
     \b
     Examples:

@@ -1,14 +1,34 @@
 """The command line as a user sees it: what it prints, where, and with which exit status."""
 
+import inspect
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer.main
+from command_line import radixgen as radixgen_here
 from helpers import write_tiny_model
 
-COMMANDS = ("demo", "generate", "chat", "collect-env", "version")
+from radixgen.__main__ import app
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and its words."""
+    top: Any = typer.main.get_command(app)
+    for name, command in top.commands.items():
+        inner = getattr(command, "commands", {})
+        yield from (((name, word), found) for word, found in inner.items())
+        if not inner:
+            yield (name,), command
+
+
+COMMANDS = dict(commands())
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +42,27 @@ def radixgen(*args: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
 
 
-def test_help_teaches_with_examples() -> None:
-    top = radixgen("--help")
-    assert top.returncode == 0
-    for command in COMMANDS:
-        assert command in top.stdout
-        shown = radixgen(command, "--help")
-        assert shown.returncode == 0
-        assert re.search(rf"Examples?:\s+radixgen {command}", shown.stdout), shown.stdout
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_teaches_in_80_columns(words: tuple[str, ...]) -> None:
+    shown = radixgen_here(*words, "--help", columns=80)
+    assert shown.status == 0
+    assert re.search(rf"Examples?:\s+radixgen {' '.join(words)}", shown.out), shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "…" not in shown.out.replace("NAME:MS …", ""), "a name was cut"
+    prose = inspect.cleandoc(COMMANDS[words].callback.__doc__).split("\b")[0]
+    _, _, rest = prose.partition("\n\n")  # of the first paragraph lines are joined
+    assert max(map(len, rest.splitlines()), default=0) <= 79, "a kept line would break twice"
+
+
+def test_help_names_every_command() -> None:
+    shown = radixgen_here("--help", columns=80)
+    for words in COMMANDS:
+        assert f"│ {words[0]} " in shown.out
+    assert radixgen_here().status == 2
 
 
 def test_version_and_environment() -> None:
@@ -58,14 +87,27 @@ def test_version_and_environment() -> None:
         (("generate", "x", "--set", "polcy=3"), 2, "did you mean 'policy'"),
         (("generate", "x", "--set", "polcy"), 2, "NAME=VALUE"),
         (("generate", "x", "--model", "/no/such/model"), 1, "no such file or directory"),
+        (("generate", "x", "--max-tokns", "3"), 2, "--max-tokens"),
+        (("generat", "x"), 2, "Did you mean 'generate'"),
+        (("generate", "x", "--schema", "{}", "--regex", "a"), 2, "are both constraints"),
+        (("run-batch", "-i", "x"), 2, "Missing option '--output'"),
+        (("bench", "frobnicate"), 2, "No such command"),
     ],
 )
 def test_wrong_usage_is_explained(args: tuple[str, ...], status: int, said: str) -> None:
-    done = radixgen(*args)
-    assert done.returncode == status
-    text = " ".join((done.stdout + done.stderr).split())
-    assert said in text
-    assert "Traceback" not in text
+    done = radixgen_here(*args)
+    assert done.status == status
+    assert said in done.said
+    assert "Traceback" not in done.said
+
+
+def test_what_cannot_be_written_is_told(tmp_path: "os.PathLike[str]") -> None:
+    given = os.path.join(tmp_path, "in.jsonl")
+    with open(given, "w", encoding="utf-8") as file:
+        file.write('{"custom_id": "a"}')
+    done = radixgen_here("run-batch", "-i", given, "-o", str(tmp_path))
+    assert done.status == 1
+    assert f"error: {tmp_path}: Is a directory" in done.said
 
 
 def test_generate_streams_text_and_tells_the_cost_aside(model: str) -> None:
@@ -73,6 +115,43 @@ def test_generate_streams_text_and_tells_the_cost_aside(model: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert "5 prompt tokens, 0 of them cached" in " ".join(done.stderr.split())
+
+
+def test_generate_keeps_a_constraint(model: str) -> None:
+    done = radixgen("generate", "hello", "--model", model, "--choice", "left", "--choice", "right")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in ("left\n", "right\n")
+
+
+def start(*args: str, **options: Any) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", "-m", "radixgen", *args]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(command, **pipes, **options)  # type: ignore[call-overload, no-any-return]
+
+
+LONG = ("generate", "hello", "--max-tokens", "2000", "--temperature", "0.5", "--seed", "1")
+
+
+def test_a_closed_pipe_ends_in_silence(model: str) -> None:
+    """As in `radixgen generate … | head`."""
+    with start(*LONG, "--model", model, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(280) == 1
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_an_interrupt_ends_with_its_own_status(model: str) -> None:
+    with start(*LONG, "--model", model, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        os.killpg(process.pid, signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(280) in (0, 130)  # 0: it was done before the signal came
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_generate_reads_stdin_and_prints_json(model: str) -> None:

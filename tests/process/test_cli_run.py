@@ -40,7 +40,7 @@ def run(*args: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-P", "-m", "radixgen", "run", *args],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
 
 
