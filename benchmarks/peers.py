@@ -6,9 +6,9 @@
     W4  16 chats that extract a person under a JSON schema, at most 64 drawn of each
 
 Engines take turns workload by workload, each in a process of its own, and after one small request
-see a workload for the first time: nothing of it is cached. Prompts are token ids, drawing is greedy.
-Peers are those that the interpreter, or the one named by `--python PEER=PATH`, can import: llama.cpp
-(llama-cpp-python), openvino (openvino-genai), transformers. `--quick` makes the workloads smaller.
+see a workload for the first time: nothing of it is cached. Prompts are token ids, drawing is
+greedy. Peers are those that the interpreter, or the one named by `--python PEER=PATH`, can import:
+llama.cpp (llama-cpp-python), openvino (openvino-genai), transformers. `--quick` makes them smaller.
 """
 
 import json
