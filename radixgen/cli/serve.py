@@ -214,6 +214,8 @@ def _log(requests: bool) -> None:
 
 def _say_ready(name: str) -> Any:
     def say(url: str) -> None:
-        err.print(f"[bold]{escape(name)}[/] is served at [bold]{escape(url)}[/]; see {url}/docs")
+        more = "ask by" if url.startswith("unix:") else f"see {url}/docs"
+        more += f" `radixgen complete --url {url} …`" if url.startswith("unix:") else ""
+        err.print(f"[bold]{escape(name)}[/] is served at [bold]{escape(url)}[/]; {escape(more)}")
 
     return say
