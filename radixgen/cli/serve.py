@@ -123,6 +123,10 @@ def serve(
             metavar="NAME",
         ),
     ] = None,
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        option(WATCHING, "URL of an OpenTelemetry collector for traces.", metavar="URL"),
+    ] = None,
 ) -> None:
     """Serve a model over HTTP, on this machine only unless told otherwise.
 
@@ -157,6 +161,7 @@ def serve(
         admin_key=admin_key.strip() if admin_key else None,
         open_metrics=open_metrics,
         metrics_compat=metrics_compat,
+        traces_endpoint=otlp_traces_endpoint,
         key_namespaces=key_namespaces,
         max_open=max_open,
         max_body_bytes=max_body_mib << 20,

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from radixgen.errors import RadixgenError
 from radixgen.serve import (
@@ -34,6 +34,7 @@ from radixgen.serve.metrics import Metrics
 from radixgen.serve.openapi import describe
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Supervisor
+from radixgen.serve.tracing import Tracing
 
 ROUTERS = (
     chat.router,
@@ -49,7 +50,9 @@ ROUTERS = (
 )
 
 
-def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:
+def create_app(
+    supervisor: Supervisor, config: ServeConfig, tracing: Tracing | None = None
+) -> ASGIApp:
     """The ASGI application of a server. `config.model_names` holds at least one name."""
     metrics = Metrics(
         lambda: supervisor.stats,
@@ -74,8 +77,11 @@ def create_app(supervisor: Supervisor, config: ServeConfig) -> ASGIApp:
     describe(app, config.model_names)
     known = {getattr(route, "path", "") for route in app.routes}
 
-    def on_done(method: str, path: str, status: int, seconds: float) -> None:
-        metrics.answered(path if path in known else "other", status)
+    def on_done(scope: Scope, status: int, seconds: float) -> None:
+        route = scope["path"] if scope["path"] in known else "other"
+        metrics.answered(route, status)
+        if tracing is not None:
+            tracing.record(scope, route, status, seconds)
 
     return Gate(app, config, on_done)
 

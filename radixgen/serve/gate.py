@@ -29,11 +29,11 @@ UNREAD_PREFIXES = (b"/v1/audio/", b"/v1/files", b"/v1/images/", b"/v1/uploads") 
 BODY_SECONDS = 60.0  # of waiting for the next part of a body
 _ID = re.compile(rb"[A-Za-z0-9_.:\-]{1,128}")
 
-OnDone = Callable[[str, str, int, float], None]
+OnDone = Callable[[Scope, int, float], None]
 
 
 class Gate:
-    """ASGI middleware. `on_done(method, path, status, seconds)` hears of every request's end."""
+    """ASGI middleware. `on_done(scope, status, seconds)` hears of every request's end."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, on_done: OnDone) -> None:
         self._app = app
@@ -70,8 +70,7 @@ class Gate:
                 # It is answered and logged: the connection may go on to serve others.
         finally:
             seconds = time.monotonic() - begun
-            method, path = scope["method"], scope["path"]
-            self._on_done(method, path, answer.status, seconds)
+            self._on_done(scope, answer.status, seconds)
             if logger.isEnabledFor(logging.INFO):
                 logger.info("%s", _line(scope, request_id, answer.status, seconds))
 

@@ -22,6 +22,7 @@ from radixgen.serve.app import create_app
 from radixgen.serve.protocol import BoundedProtocol
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Launcher, Supervisor
+from radixgen.serve.tracing import Tracing, tracing_to
 
 logger = logging.getLogger(__name__)
 
@@ -133,12 +134,15 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
 
     Raises ConfigError when the address is taken, and what kept the runtime from starting.
     """
+    tracing = None
+    if config.traces_endpoint is not None:
+        tracing = tracing_to(config.traces_endpoint, config.model_names[0])
     sock = listen.bind()
     supervisor = Supervisor(launcher, config.max_open)
     try:
         await supervisor.start()
         server = _Server(
-            _uvicorn_config(supervisor, config, listen), supervisor, config.drain_seconds
+            _uvicorn_config(supervisor, config, listen, tracing), supervisor, config.drain_seconds
         )
         sock.listen(BACKLOG)  # from now on nobody is turned away
         ready(listen.url(sock))
@@ -146,11 +150,15 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
     finally:
         await supervisor.stop()
         sock.close()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
         if listen.uds is not None:
             Path(listen.uds).unlink(missing_ok=True)
 
 
-def _uvicorn_config(supervisor: Supervisor, config: ServeConfig, listen: Listen) -> uvicorn.Config:
+def _uvicorn_config(
+    supervisor: Supervisor, config: ServeConfig, listen: Listen, tracing: Tracing | None
+) -> uvicorn.Config:
     tls: dict[str, Any] = {}
     if listen.certificate is not None:
         tls = {"ssl_certfile": listen.certificate, "ssl_keyfile": listen.key}
@@ -159,7 +167,7 @@ def _uvicorn_config(supervisor: Supervisor, config: ServeConfig, listen: Listen)
 
         tls |= {"ssl_ca_certs": listen.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return uvicorn.Config(
-        create_app(supervisor, config),
+        create_app(supervisor, config, tracing),
         http=BoundedProtocol,
         ws="none",
         lifespan="off",
