@@ -44,6 +44,7 @@ class Kind(IntEnum):
     QUANTIZE_WIDE = 10
     LINEAR_WIDE = 11
     EMBED = 12
+    SAMPLE = 13
 
 
 def load(*flags: str) -> ctypes.CDLL | None:

@@ -1,13 +1,72 @@
 """What happens to logits before a token is drawn. Knows rows of numbers, not why a bit is set."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 from radixgen.kernels import pointwise
 from radixgen.kernels.checks import require, shaped
-from radixgen.kernels.library import supported
+from radixgen.kernels.library import Kind, run, supported
+
+
+class Outcome(IntEnum):
+    """What came of a row, numbered as in cpu/sample.c."""
+
+    CHOSEN = 0
+    NOT_FINITE = 1
+    NONE_ALLOWED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How to choose from a row. top_k 0, top_p 1 and min_p 0 keep all; `point` is in [0, 1)."""
+
+    temperature: float  # 0: the largest logit, of equal ones the first
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    point: float = 0.0
+    mask_row: int | None = None
+
+
+def can_choose(logits: Tensor, bitmask: Tensor | None) -> bool:
+    """Whether the C kernel is there and takes these tensors."""
+    return (
+        logits.dtype == torch.float32
+        and supported(logits)
+        and logits.stride(1) == 1
+        and (bitmask is None or (bitmask.dtype == torch.int32 and bitmask.is_contiguous()))
+    )
+
+
+def choose_(
+    logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+) -> list[tuple[int, Outcome]]:
+    """A token of each row of logits [rows, vocab] float32, which are overwritten.
+
+    `bitmask` int32 [any, words], indexed by Choice.mask_row: see `apply_bitmask_`; tokens beyond
+    its words are forbidden. Where nothing is chosen the token is 0.
+    """
+    rows, vocab = logits.shape
+    require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
+    start, words = (0, 0) if bitmask is None else (bitmask.data_ptr(), bitmask.shape[1])
+    count = 0 if bitmask is None else bitmask.shape[0]
+    masks = torch.zeros(rows, dtype=torch.int64)
+    for i, choice in enumerate(choices):
+        if choice.mask_row is not None:
+            require(0 <= choice.mask_row < count, f"mask row {choice.mask_row} of {count}")
+            masks[i] = start + 4 * words * choice.mask_row
+    settings = torch.tensor(
+        [(c.temperature, c.top_k, c.top_p, c.min_p, c.point) for c in choices], dtype=torch.float64
+    )
+    out = torch.empty(rows, 2, dtype=torch.int64)
+    pointers = (masks.data_ptr(), words, settings.data_ptr(), out.data_ptr())
+    run(Kind.SAMPLE, (logits.data_ptr(), logits.stride(0), rows, vocab, *pointers))
+    return [(token_id, Outcome(outcome)) for token_id, outcome in out.tolist()]
 
 
 def apply_bitmask_(logits: Tensor, bitmask: Tensor) -> Tensor:

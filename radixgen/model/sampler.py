@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from radixgen.batch import TokenMass
-from radixgen.kernels.sampling import apply_bitmask_
+from radixgen.kernels.sampling import Choice, Outcome, apply_bitmask_, can_choose, choose_
 from radixgen.model.masses import temper, token_masses
 from radixgen.types import SamplingParams, TokenLogprob
 
@@ -124,6 +124,8 @@ class Sampler:
         `bitmask`: int32 [any, ceil(vocab/32)], indexed by Draw.mask_row; bit 1 allows a token.
         A row that is not finite, or of which nothing is allowed, gives a Drawn with an error.
         """
+        if can_choose(logits, bitmask) and not any(map(_is_edited, draws)):
+            return _choose_natively(logits, draws, bitmask)
         errors = self._check_finite(logits) | _check_bias(draws, self.vocab_size)
         asked = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asked), dim=-1) if asked else None
@@ -201,6 +203,8 @@ class Sampler:
     # ---- the choice ----
 
     def _choose(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+        if can_choose(logits, None):
+            return [token_id for token_id, _ in choose_(logits, _choices(draws))]
         drawn = [i for i, draw in enumerate(draws) if draw.sampling.temperature > 0]
         if not drawn:
             return logits.argmax(dim=-1).tolist()
@@ -213,6 +217,43 @@ class Sampler:
             tile = drawn[low : low + step]
             _place(token_ids, tile, _draw(_rows(logits, tile), [draws[i] for i in tile]))
         return token_ids
+
+
+def _is_edited(draw: Draw) -> bool:
+    """Whether more than a mask and a choice happens to the draw's logits."""
+    sampling = draw.sampling
+    return (
+        sampling.logprobs is not None
+        or bool(sampling.logit_bias or draw.weights or draw.wants_mass)
+        or len(draw.output_ids) < sampling.min_tokens
+        or _has_penalty(sampling)
+    )
+
+
+def _choices(draws: Sequence[Draw], masked: bool = False) -> list[Choice]:
+    return [
+        Choice(
+            draw.sampling.temperature,
+            draw.sampling.top_k,
+            draw.sampling.top_p,
+            draw.sampling.min_p,
+            uniform(draw.seed, draw.position) if draw.sampling.temperature > 0 else 0.0,
+            draw.mask_row if masked else None,
+        )
+        for draw in draws
+    ]
+
+
+_ERRORS = {
+    Outcome.CHOSEN: None,
+    Outcome.NOT_FINITE: NOT_FINITE,
+    Outcome.NONE_ALLOWED: _NONE_ALLOWED,
+}
+
+
+def _choose_natively(logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None) -> list[Drawn]:
+    found = choose_(logits, _choices(draws, masked=bitmask is not None), bitmask)
+    return [Drawn(token_id, error=_ERRORS[outcome]) for token_id, outcome in found]
 
 
 def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:

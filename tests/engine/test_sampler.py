@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from radixgen.kernels import library
 from radixgen.model.sampler import (
     Draw,
     Drawn,
@@ -315,3 +316,40 @@ def test_top_p_near_one_and_flat_rows_look_at_the_whole_row() -> None:
         kept = keep_most_probable(flat, [params])[0].nonzero().flatten().tolist()
         assert abs(len(kept) - top_p * vocab) <= 1
         assert set(kept) == kept_reference(flat[0].tolist(), params), "ties go by id"
+
+
+@pytest.mark.parametrize("vocab", [1, 7, 97, 1000, 40_000])
+def test_the_c_kernel_draws_what_torch_draws(vocab: int) -> None:
+    """Same seeds, same tokens, with each filter, mask and temperature, and with ties."""
+    if library.library() is None:
+        pytest.skip("no C compiler")
+    filters = [
+        {}, {"top_k": 1}, {"top_k": 40}, {"top_p": 0.1}, {"top_p": 0.9}, {"top_p": 0.99999},
+        {"min_p": 0.05}, {"top_k": 300, "top_p": 0.8}, {"top_k": 50, "min_p": 0.01, "top_p": 0.95},
+    ]  # fmt: skip
+    choose = random.Random(vocab)
+    logits = logits_like(6, seed=vocab, vocab=vocab)
+    logits[1] = logits[1].round()  # ties
+    logits[2] = 0.0
+    logits[3, : vocab // 2] = -torch.inf
+    allowed = {i for i in range(vocab) if choose.random() < 0.3} | {vocab - 1}
+    mask = mask_of(allowed, set(range(vocab)), vocab=vocab)
+    draws = [
+        Draw(
+            SamplingParams(temperature=temperature, **options),  # type: ignore[arg-type]
+            choose.getrandbits(60),
+            choose.randrange(1000),
+            mask_row=choose.choice([None, 0, 1]),
+        )
+        for options in filters
+        for temperature in (0.0, 0.01, 0.7, 1.0, 1.8)
+    ]
+    rows = logits[torch.tensor([i % 6 for i in range(len(draws))])]
+    found = sample(rows, draws, mask)
+    loaded = library.library()
+    library.use(None)
+    expected = sample(rows, draws, mask)
+    library.use(loaded)
+    assert found == expected
+    edited = [replace(d, sampling=replace(d.sampling, logit_bias=((0, 0.0),))) for d in draws]
+    assert sample(rows, edited, mask) == found
