@@ -1,6 +1,7 @@
 """`radixgen serve`: the runtime behind an HTTP API that OpenAI's and Anthropic's clients speak."""
 
 import logging
+import ssl
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,6 +152,7 @@ def serve(
 
     parsed = configfile.runtime_settings(ctx) | common.runtime_settings(settings)
     listen = Listen(host, port, uds, ssl_certfile, ssl_keyfile, ssl_ca_certs)
+    _check_tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
     keys = _keys(api_key, api_key_file)
     make_config(model, **parsed)  # refuse a wrong setting before anything is fetched
     name = resolve(model).name
@@ -190,6 +192,23 @@ class Launcher:
     async def stop(self, client: EngineClient, *, drain: bool, timeout: float) -> None:
         assert isinstance(client, AsyncRuntime)
         await client.shutdown(drain=drain, timeout=timeout)
+
+
+def _check_tls(certificate: str | None, key: str | None, client_ca: str | None) -> None:
+    """Raises ConfigError for files that TLS cannot use, before a model is loaded for nothing."""
+    given = {"--ssl-certfile": certificate, "--ssl-keyfile": key, "--ssl-ca-certs": client_ca}
+    for option, path in given.items():
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{option} {path}: there is no such file")
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+    except OSError as error:  # SSLError is one
+        said = error.strerror or str(error)
+        raise ConfigError(f"--ssl-certfile, --ssl-keyfile or --ssl-ca-certs: {said}") from None
 
 
 def _keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:

@@ -180,6 +180,17 @@ def test_a_misspelt_variable_is_noticed(
     assert "SERVICE_HOST" not in done.said
 
 
+def test_files_of_tls_are_looked_at_first(tmp_path: Path) -> None:
+    done = radixgen("serve", "--ssl-certfile", "no.pem", "--ssl-keyfile", "no.key")
+    assert done.status == 2
+    assert "--ssl-certfile no.pem: there is no such file" in done.said
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    done = radixgen("serve", "--ssl-certfile", str(wrong), "--ssl-keyfile", str(wrong))
+    assert done.status == 2
+    assert "--ssl-certfile, --ssl-keyfile or --ssl-ca-certs: " in done.said
+
+
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     for name in ("empty.toml", "empty.yaml"):
         (tmp_path / name).write_text("")
