@@ -19,7 +19,7 @@ from typing import Any
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine, make_engine
 from radixgen.grammars.expr import Node, RuleSet, concat, literal
-from radixgen.grammars.following import Following
+from radixgen.grammars.following import Following, with_commas
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec, OptionValue
@@ -80,6 +80,7 @@ class GrammarCompiler:
         self._kept_bytes = 0
         self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
         self._engine = engine_factory(vocabulary, max_bytes)
+        with_commas(vocabulary)  # looked up once, rather than within a text's first mask
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
         """The compiled grammar of a spec, from the cache if it is there.

@@ -212,6 +212,11 @@ def state_not_empty(node: Expr) -> None:
     _proven.add(node)
 
 
+def is_proven(node: Expr) -> bool:
+    """Whether `state_not_empty` was told of this expression."""
+    return node in _proven
+
+
 def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
     """Whether no string is in `node`. `known` keeps answers between calls.
 

@@ -13,7 +13,7 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import Hook, Node
 from radixgen.grammars.native_engine import NativeEngine, load_library
 from radixgen.grammars.python_engine import PythonEngine
-from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
@@ -79,6 +79,10 @@ class Engine(Protocol):
 
     def hooks(self, state: int) -> list[Hook]:
         """The hooks that a state stands before: what follows depends on the text so far."""
+        ...
+
+    def passing(self, state: int, cuts: TokenCuts) -> list[tuple[int, int]]:
+        """The tokens, by their place in `cuts`, that come to a hook, and the first cut at one."""
         ...
 
     def resolved(self, state: int, found: dict[Hook, Node]) -> int:

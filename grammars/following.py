@@ -6,6 +6,7 @@ is filled as if the text before did not matter, which allows too much to tokens 
 these few are then followed one by one.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
-from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
 MAX_KEPT = 4096  # states of which the passing tokens are known
@@ -73,14 +74,12 @@ class Following:
         return found
 
     def _find_passing(self, state: int) -> list[Passing]:
+        vocabulary = self.engine.vocabulary
+        cuts = with_commas(vocabulary)
         found = []
-        for token, data, cuts in with_commas(self.engine.vocabulary):
-            for cut in cuts:
-                after = self.engine.after_bytes(state, data[:cut])
-                if after and self.engine.hooks(after):
-                    found.append(Passing(token, data, cut))
-                if not after or self.engine.hooks(after):
-                    break
+        for index, cut in self.engine.passing(state, cuts):
+            token = cuts.tokens[index]
+            found.append(Passing(token, vocabulary.tokens[token] or b"", cut))
         return found
 
     def _fits(self, state: int, text: bytes | bytearray, one: Passing, budget: int | None) -> bool:
@@ -133,16 +132,18 @@ class Following:
 
 
 @lru_cache(8)
-def with_commas(vocabulary: Vocabulary) -> list[tuple[int, bytes, list[int]]]:
+def with_commas(vocabulary: Vocabulary) -> TokenCuts:
     """The tokens with a comma that may stand behind a JSON value, and where those commas end."""
-    found = []
+    tokens, first, places = array("I"), array("I", [0]), array("I")
     for token, data in enumerate(vocabulary.tokens):
         if data is not None and b"," in data:
             cuts = [place + 1 for place, byte in enumerate(data) if byte == 0x2C]
             cuts = [cut for cut in cuts if _may_end_value(data[: cut - 1])]
             if cuts:
-                found.append((token, data, cuts))
-    return found
+                tokens.append(token)
+                places.extend(cuts)
+                first.append(len(places))
+    return TokenCuts(tokens, first, places)
 
 
 def _may_end_value(before: bytes) -> bool:

@@ -10,16 +10,35 @@ from math import ceil, floor
 
 from radixgen.grammars.derivative import derivative, facts, lowest_bit, partition
 from radixgen.grammars.encode import utf8
-from radixgen.grammars.expr import EMPTY, Expr
+from radixgen.grammars.expr import (
+    EMPTY,
+    And,
+    Chars,
+    Concat,
+    Expr,
+    Node,
+    Not,
+    Repeat,
+    Union,
+    chars,
+    complement,
+    concat,
+    conj,
+    repeat,
+    union,
+)
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_numbers import Numbers, Piece
 from radixgen.grammars.json_proofs import Proofs
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import Texts
+from radixgen.grammars.unicode_classes import common
 
 MAX_DEPTH = 4  # of members within members
+COUNTED = 256  # texts of a set, unless more are asked for
 MAX_LENGTH = 200  # of the texts that are counted
 MAX_BREADTH = 200  # states that a text may be in after so many characters
+_PRINTABLE = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # but the quote and the backslash
 _PLAIN = sum(1 << byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 
 
@@ -111,13 +130,14 @@ def lengths(texts: Texts, most: int) -> list[int]:
     if texts.finite is not None:
         plain = (t for t in texts.finite if all(" " <= c <= "~" and c not in '"\\' for c in t))
         return sorted(map(len, plain))[:most]
-    return list(_lengths(texts.expr, most))
+    counted = most if most < 2 else max(most, COUNTED)  # once, for all who ask about them
+    return list(_lengths(texts.expr, counted)[:most])
 
 
 @lru_cache(512)
 def _lengths(expr: Expr, most: int) -> tuple[int, ...]:
     """By the number of ways to each state of the automaton after so many characters."""
-    level: dict[Expr, int] = {utf8(expr): 1}
+    level: dict[Expr, int] = {utf8(_printable(expr)): 1}
     found: list[int] = []
     for length in range(MAX_LENGTH):
         ends = sum(number for node, number in level.items() if facts(node).nullable)
@@ -126,6 +146,29 @@ def _lengths(expr: Expr, most: int) -> tuple[int, ...]:
             break
         level = _next_level(level.items(), most)
     return tuple(found)
+
+
+def _printable(node: Expr) -> Expr:
+    """The expression with its characters in printable ASCII: of those, it reads the same texts."""
+    match node:
+        case Chars():
+            return chars(common(node.ranges, _PRINTABLE))
+        case Repeat():
+            return _regular(repeat(_printable(node.item), node.low, node.high))
+        case Not():
+            return complement(_printable(node.item))
+        case Concat():
+            return _regular(concat(*map(_printable, node.args)))
+        case Union():
+            return _regular(union(*map(_printable, node.args)))
+        case And():
+            return conj(*map(_printable, node.args))
+    return node
+
+
+def _regular(node: Node) -> Expr:
+    assert isinstance(node, Expr)  # text expressions hold no rule
+    return node
 
 
 def _next_level(level: Iterable[tuple[Expr, int]], most: int) -> dict[Expr, int]:

@@ -6,6 +6,7 @@ Every name of a class is under the same rules.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from radixgen.grammars import text_emptiness
 from radixgen.grammars.derivative import state_not_empty
 from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import (
@@ -24,7 +25,6 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.json_layout import QUOTE
 from radixgen.grammars.json_shapes import ANYTHING, Goal, Keys, ObjectShape, is_never
 from radixgen.grammars.json_texts import any_of, encoded, matches, spelled
-from radixgen.grammars.text_emptiness import combinations, text_is_empty
 
 MAX_CLASSES = 128
 FEW_CLASSES = 4  # of so many each is looked at by itself
@@ -71,11 +71,14 @@ def classes_of(shape: ObjectShape) -> list[KeyClass]:
 def _inhabited(found: list[KeyClass]) -> list[KeyClass]:
     """The classes without those that are known to have no names."""
     languages = list({expr: None for one in found for expr in (*one.inside, *one.outside)})
-    met = combinations(languages, MAX_COMBINED) if len(found) > FEW_CLASSES else None
+    met = text_emptiness.combinations(languages, MAX_COMBINED) if len(found) > FEW_CLASSES else None
     if met is None:
         return [one for one in found if not _is_void(one)]
     held = [{languages[index] for index in indices} for indices in met]
-    return [one for one in found if any(one.inside <= h and not one.outside & h for h in held)]
+    found = [one for one in found if any(one.inside <= h and not one.outside & h for h in held)]
+    for one in found:
+        text_emptiness.state_not_empty(_language(one))
+    return found
 
 
 def _divided(one: KeyClass, keys: Keys, wanted: Goal, index: int | None) -> Iterator[KeyClass]:
@@ -103,7 +106,7 @@ def _is_void(one: KeyClass) -> bool:
     """Whether a class is known to have no names."""
     if len(one.inside) + len(one.outside) < 2:
         return False
-    return text_is_empty(_language(one)) is True
+    return text_emptiness.text_is_empty(_language(one)) is True
 
 
 def _language(one: KeyClass) -> Expr:

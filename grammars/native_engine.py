@@ -17,7 +17,7 @@ from radixgen.grammars.expr import Expr, Hook, Node, Rule
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
 from radixgen.grammars.python_engine import UNSPELLABLE
-from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
@@ -68,6 +68,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_start": (i32, (pointer, u32)),
         "rx_bytes": (i32, (pointer, u32, ctypes.c_char_p, u32)),
         "rx_token": (i32, (pointer, u32, u32)),
+        "rx_passing": (i32, (pointer, u32, u32, *[pointer] * 5)),
         "rx_accepting": (i32, (pointer, u32)),
         "rx_next": (i32, (pointer, u32, pointer)),
         "rx_forced": (i32, (pointer, u32, ctypes.c_char_p, u32)),
@@ -93,6 +94,7 @@ class NativeEngine:
         self.vocabulary = vocabulary
         self._lock = threading.RLock()
         self._rules: list[Rule] = []
+        self._hooked = array("B")  # whether a rule is a hook
         self._indices: dict[Rule, int] = {}
         self._nodes: dict[Expr, int] = {}
         self._error: BaseException | None = None
@@ -238,6 +240,16 @@ class NativeEngine:
             rules = [self._rules[index] for index in out[:count]]
         return [rule for rule in rules if isinstance(rule, Hook)]
 
+    def passing(self, state: int, cuts: TokenCuts) -> list[tuple[int, int]]:
+        out = array("I", bytes(8 * len(cuts.tokens)))
+        given = (cuts.tokens, cuts.first, cuts.places)
+        with self._lock:
+            addresses = (a.buffer_info()[0] for a in (*given, self._hooked, out))
+            found = self._checked(
+                self._library.rx_passing(self._at, state, len(cuts.tokens), *addresses)
+            )
+        return list(zip(out[: 2 * found : 2], out[1 : 2 * found : 2], strict=True))
+
     def resolved(self, state: int, found: dict[Hook, Node]) -> int:
         with self._lock:
             rules = array("I", [self._indices[rule] for rule in found])
@@ -285,6 +297,7 @@ class NativeEngine:
         found = self._indices.get(rule)
         if found is None:
             found = self._checked(self._library.rx_add_rule(self._at))
+            self._hooked.append(isinstance(rule, Hook))
             self._indices[rule] = found
             self._rules.append(rule)
             if isinstance(rule, Hook) and rule.most is not None:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import facts
+from radixgen.grammars.derivative import facts, is_proven
 from radixgen.grammars.expr import (
     And,
     Bytes,
@@ -23,14 +23,15 @@ MANY_WORDS = 4
 MAX_COUNT = 2**31 - 2
 
 # The operations of native/api.c, in its order.
-EMPTY, EPS, SET, LIT, CAT, ALT, REP, AND, NOT, RULE, NODE, WORDS, SWITCH, SAVE, CHECK = range(15)
+EMPTY, EPS, SET, LIT, CAT, ALT, REP, AND, NOT, RULE, NODE, WORDS, SWITCH = range(13)
+SAVE, CHECK, ALIVE = range(13, 16)
 
 
 class NodeProgram:
     """One program. `known` has the ids of expressions built before, `rule_index` gives a rule's.
 
     What derives nothing becomes the empty language on the way: rules as `productive.py` finds, and
-    intersections and complements, where the engine itself looks (CHECK).
+    intersections and complements, where the engine itself looks (CHECK) unless it is told (ALIVE).
     """
 
     __slots__ = ("_boolean", "_known", "_rule_index", "code", "data", "saved")
@@ -92,7 +93,7 @@ class NodeProgram:
             self.code += (AND, len(node.args)) if isinstance(node, And) else (NOT,)
             self._boolean -= 1
             if not self._boolean:
-                self.code.append(CHECK)
+                self.code.append(ALIVE if is_proven(node) else CHECK)
         else:
             name = kind.__name__
             raise InvalidGrammar(f"{name} needs an encoding before it can run on bytes")

@@ -15,7 +15,7 @@ from radixgen.grammars.automaton import Automaton, State
 from radixgen.grammars.derivative import lowest_bit
 from radixgen.grammars.expr import Hook, Node
 from radixgen.grammars.shortest import Shortest
-from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
@@ -132,6 +132,18 @@ class PythonEngine:
     def hooks(self, state: int) -> list[Hook]:
         known = self._states[state]
         return [] if known is None else self._automaton.hooks(known)
+
+    def passing(self, state: int, cuts: TokenCuts) -> list[tuple[int, int]]:
+        found = []
+        for index, token in enumerate(cuts.tokens):
+            data = self.vocabulary.tokens[token] or b""
+            for cut in cuts.places[cuts.first[index] : cuts.first[index + 1]]:
+                after = self.after_bytes(state, data[:cut])
+                if after and self.hooks(after):
+                    found.append((index, cut))
+                if not after or self.hooks(after):
+                    break
+        return found
 
     def resolved(self, state: int, found: dict[Hook, Node]) -> int:
         with self._lock:

@@ -8,6 +8,7 @@ first.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from weakref import WeakSet
 
 from radixgen.grammars.derivative import alternatives
 from radixgen.grammars.expr import (
@@ -57,13 +58,21 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
     return False if False in found else (None if None in found else True)
 
 
+def state_not_empty(expr: Expr) -> None:
+    """Let `text_is_empty` answer for this expression without a search. Only for what is proven."""
+    _proven.add(expr)
+
+
+_proven: WeakSet[Expr] = WeakSet()
+
+
 def _search(expr: Expr) -> bool | None:
     """Look for a derivative that plainly denotes some text.
 
     Depth first for a while, as one long text is found soonest so; then breadth first, as the way
     down may have no end in reach.
     """
-    if _nullable(expr) or _shown(expr):
+    if expr in _proven or _nullable(expr) or _shown(expr):
         return False
     found = _explore(expr, MAX_STATES // 3, deque.pop)
     return _explore(expr, MAX_STATES, deque.popleft) if found is None else found

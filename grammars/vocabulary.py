@@ -6,6 +6,7 @@ they are not in the trie; an end token is allowed where a grammar is complete, n
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,6 +166,15 @@ def _shared_prefix(
         at += 1
         shared[live] = at
     return shared
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCuts:
+    """Tokens, and places within each: `places` from first[i] to first[i + 1] are of tokens[i]."""
+
+    tokens: "array[int]"
+    first: "array[int]"
+    places: "array[int]"
 
 
 def _subtree_sizes(depth: Ints) -> Ints:

@@ -116,7 +116,7 @@ EXPORT void rx_free(Engine *e) {
 
 /* ---- expressions: a postfix program --------------------------------------------------------- */
 
-enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK };
+enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK, O_ALIVE };
 
 typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved; } Program;
 
@@ -172,6 +172,10 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
             if (!is_alive(e, p.stack[p.n - 1])) p.stack[p.n - 1] = EMPTY;
             continue;
         }
+        if (op == O_ALIVE) { /* proven elsewhere */
+            e->nodes.p[p.stack[p.n - 1]].flags |= F_ALIVE;
+            continue;
+        }
         u32 node = build_one(e, &p, op); /* moves p.n */
         p.stack[p.n++] = node;
     }
@@ -219,6 +223,41 @@ EXPORT i32 rx_bytes(Engine *e, u32 state, const u8 *data, u32 length) {
 EXPORT i32 rx_token(Engine *e, u32 state, u32 token) {
     u32 from = e->trie.offset[token], end = e->trie.offset[token + 1];
     return from == end ? DEAD : rx_bytes(e, state, e->trie.bytes + from, end - from);
+}
+
+static int stands_before(const Engine *e, u32 state, const u8 *wanted) {
+    u32 kernel = e->states.p[state].kernel;
+    for (u32 i = 0; i < tail_count(e, kernel); i++) {
+        u32 stack = tail_at(e, kernel, i);
+        Node head = e->nodes.p[stack > LOOP_END ? e->stacks.p[stack].head : EMPTY];
+        if (head.kind == K_RULE && wanted[head.a]) return 1;
+    }
+    return 0;
+}
+
+/* Of each token the first of its cuts, if any, behind which a state stands before a wanted rule; its
+   cuts are from first[i] to first[i + 1]. `out` gets pairs of an index and a cut. */
+static u32 passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *first, const u32 *cuts,
+                   const u8 *wanted, u32 *out) {
+    u32 found = 0;
+    for (u32 i = 0; i < n; i++) {
+        const u8 *data = e->trie.bytes + e->trie.offset[tokens[i]];
+        u32 here = state, from = 0;
+        for (u32 k = first[i]; k < first[i + 1] && here != DEAD; from = cuts[k++]) {
+            here = run(e, here, data + from, cuts[k] - from);
+            if (here == DEAD || !stands_before(e, here, wanted)) continue;
+            out[2 * found] = i;
+            out[2 * found++ + 1] = cuts[k];
+            break;
+        }
+    }
+    return found;
+}
+
+EXPORT i32 rx_passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *first,
+                      const u32 *cuts, const u8 *wanted, u32 *out) {
+    ENTER(e);
+    LEAVE(e, passing(e, state, n, tokens, first, cuts, wanted, out));
 }
 
 EXPORT i32 rx_accepting(Engine *e, u32 state) {
