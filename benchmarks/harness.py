@@ -96,7 +96,7 @@ class Report:
             "benchmark": self.benchmark,
             "commit": _commit(),
             "device": _device(),
-            "threads": 1,
+            "threads": self.parameters.get("threads") or _threads(),
             "parameters": self.parameters,
             "results": self.results,
             "checks": self.checks,
@@ -136,6 +136,12 @@ def _commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.strip()
+
+
+def _threads() -> int:
+    """Threads of the kernels that this process has loaded; without them everything runs on one."""
+    library = sys.modules.get("radixgen.kernels.library")
+    return library.num_threads() if library else 1
 
 
 def _device() -> str:

@@ -25,6 +25,7 @@ from radixgen.errors import KernelError
 ARGUMENTS = 31
 _FOLDER = Path(__file__).parent / "cpu"
 SOURCES = tuple(sorted(_FOLDER.glob("*.c")))
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _Operation = ctypes.c_int64 * (ARGUMENTS + 1)
 
 
@@ -111,11 +112,20 @@ def set_num_threads(count: int) -> None:
 
 @lru_cache
 def default_threads() -> int:
-    """One a physical core, but no more than the cores this process may use."""
+    """One a physical core, but no more than the cores and the time this process may use."""
     logical = psutil.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or logical
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
-    return max(1, min(physical, allowed))
+    return max(1, min(physical, allowed, cores_of_quota(_QUOTA) or allowed))
+
+
+def cores_of_quota(file: Path) -> int | None:
+    """How many cores' time a container's cpu.max grants, rounded up; None: no limit is known."""
+    try:
+        quota, period = map(int, file.read_text().split())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+    return max(1, -(-quota // period))
 
 
 def float_bits(value: float) -> int:

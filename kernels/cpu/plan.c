@@ -17,6 +17,7 @@
 typedef struct {
     const int32_t *qo_indptr;
     int32_t window;
+    int64_t threads; /* to keep busy */
     int failed;
     rk_plan *plan;
     int32_t *phase_of; /* of each item */
@@ -67,7 +68,15 @@ static int same_split(const planner *p, int32_t a, int32_t b, int32_t split) {
                   plan->kv_indices + plan->kv_indptr[b] + from, (size_t)(to - from + 1) * 4) == 0;
 }
 
-/* A stretch for the queries of these rows, in blocks of MAX_MEMBERS; end_split < 0: to the end. */
+/* Queries that an item takes of so many: fewer where threads would have nothing to do, though each
+ * block then reads the keys for itself. */
+static int64_t block_of(const planner *p, int64_t members) {
+    int64_t block = MAX_MEMBERS;
+    while (block > 4 && (members + block - 1) / block * p->plan->kv_heads < 2 * p->threads) block /= 2;
+    return p->threads > 1 ? block : MAX_MEMBERS;
+}
+
+/* A stretch for the queries of these rows, in blocks; end_split < 0: to the end. */
 static void add_stretch(planner *p, const int32_t *rows, int64_t count, int32_t from, int32_t end,
                         int32_t phase) {
     rk_plan *plan = p->plan;
@@ -76,8 +85,9 @@ static void add_stretch(planner *p, const int32_t *rows, int64_t count, int32_t 
     for (int64_t i = 0; i < count; i++)
         for (int32_t q = p->qo_indptr[rows[i]]; q < p->qo_indptr[rows[i] + 1]; q++)
             add_member(p, q, first_position(p, rows[i]) + q - p->qo_indptr[rows[i]]);
-    for (int64_t begin = first; begin < plan->num_members && !p->failed; begin += MAX_MEMBERS) {
-        int64_t stop = begin + MAX_MEMBERS < plan->num_members ? begin + MAX_MEMBERS : plan->num_members;
+    int64_t block = block_of(p, plan->num_members - first);
+    for (int64_t begin = first; begin < plan->num_members && !p->failed; begin += block) {
+        int64_t stop = begin + block < plan->num_members ? begin + block : plan->num_members;
         rk_item item = {flags, rows[0], from, end, (int32_t)begin, (int32_t)stop, 0};
         if (end < 0) item.end_split = plan->members[stop - 1].position / SPLIT + 1;
         if (p->window) {
@@ -234,7 +244,8 @@ rk_plan *rk_plan_new(const int32_t *qo_indptr, const int32_t *kv_indptr, const i
     if (!plan) return NULL;
     plan->num_rows = num_rows, plan->page_size = page_size, plan->kv_heads = kv_heads;
     plan->group = group, plan->dim = dim, plan->num_tokens = qo_indptr[num_rows];
-    planner p = {.qo_indptr = qo_indptr, .window = (int32_t)window, .plan = plan};
+    planner p = {.qo_indptr = qo_indptr, .window = (int32_t)window, .threads = threads,
+                 .plan = plan};
     int32_t *rows = malloc((size_t)num_rows * 4 + 1);
     int64_t count = 0;
     if (!rows || !copy_tables(plan, kv_indptr, kv_indices, last_page_len)) p.failed = 1;

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,13 @@ from radixgen.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
 from radixgen.kernels.packed import quantize
 from radixgen.kernels.program import Program
 from radixgen.kernels.rope import apply_rope, rotate_reference
-from radixgen.kernels.sampling import apply_bitmask_, apply_bitmask_reference_
+from radixgen.kernels.sampling import (
+    Choice,
+    Outcome,
+    apply_bitmask_,
+    apply_bitmask_reference_,
+    choose_,
+)
 
 VECTORS = {"native": (), "avx2": ("-DRK_AVX2",), "portable": ("-DRK_PORTABLE",)}
 FLOATS = [torch.float32, torch.bfloat16]
@@ -328,7 +335,7 @@ def test_shared_prefixes_change_no_bit(vectors: str, dtype: torch.dtype, page_si
     apart = attention(*arguments, scale=0.2, plan=plan_attention(*arguments, share=False))
     expected = paged_attention_reference(*arguments, scale=0.2)
     near(apart, expected, dtype)
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3, 16):
         library.set_num_threads(threads)
         shared = attention(*arguments, scale=0.2, plan=plan_attention(*arguments))
         assert torch.equal(shared, apart), threads
@@ -367,3 +374,47 @@ def test_unaligned_memory(vectors: str) -> None:
     half, half_weight = x.bfloat16(), weight.bfloat16()
     assert torch.equal(linear(shifted(half), shifted(half_weight)), linear(half, half_weight))
     assert torch.equal(silu_mul(shifted(half)), silu_mul(half))
+
+
+@pytest.mark.parametrize("vocab", [1, 33, 1000])
+def test_choices_fall_where_the_weights_say(vocab: int, vectors: str) -> None:
+    """A point in the middle of a token's share picks it; what a filter or mask forbids has none."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(vocab, generator=generator) * 2
+    logits[vocab // 2] = -torch.inf if vocab > 1 else 0.0
+    allowed = torch.rand(vocab, generator=generator) < 0.7
+    allowed[vocab - 1] = True
+    bits = np.packbits(np.resize(allowed.numpy(), -(-vocab // 32) * 32), bitorder="little")
+    mask = torch.from_numpy(bits.view(np.int32))[None]
+    shares = torch.softmax(logits.masked_fill(~allowed, -torch.inf).double() / 0.7, 0)
+    kept = torch.where(shares >= shares.sort(descending=True).values[min(20, vocab) - 1], shares, 0)
+    ends = kept.cumsum(0) / kept.sum()
+    wanted = [int(i) for i in (kept / kept.sum() > 1e-3).nonzero()]
+    points = [float(ends[i] - kept[i] / kept.sum() / 2) for i in wanted]
+    choices = [Choice(0.7, 20, 1.0, 0.0, point, 0) for point in points]
+    rows = logits.expand(len(choices) + 3, vocab).clone()
+    rows[-2, vocab - 1], rows[-1] = torch.nan, 3.0
+    choices += [Choice(0.0, mask_row=0), Choice(1.0), Choice(0.0)]
+    assert choose_(rows, choices, mask) == [
+        *((token_id, Outcome.CHOSEN) for token_id in wanted),
+        (int(shares.argmax()), Outcome.CHOSEN),
+        (0, Outcome.NOT_FINITE),
+        (0, Outcome.CHOSEN),
+    ]
+    nothing = torch.zeros_like(mask)
+    assert choose_(logits[None].clone(), [Choice(1.0, mask_row=0)], nothing) == [
+        (0, Outcome.NONE_ALLOWED)
+    ]
+
+
+def test_a_quota_of_time_bounds_the_threads(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    for text, cores in (
+        ("max 100000", None),
+        ("250000 100000", 3),
+        ("10000 100000", 1),
+        ("", None),
+    ):
+        file.write_text(text)
+        assert library.cores_of_quota(file) == cores
+    assert library.cores_of_quota(tmp_path / "none") is None
