@@ -29,7 +29,6 @@ from radixgen.grammars.expr import (
     Bytes,
     Concat,
     Expr,
-    Hook,
     Literal,
     Node,
     Not,
@@ -38,6 +37,7 @@ from radixgen.grammars.expr import (
     Union,
     repeat,
 )
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
 from radixgen.grammars.productive import prune
 

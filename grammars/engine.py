@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Hook, Node
+from radixgen.grammars.expr import Node
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.native_engine import NativeEngine, load_library
 from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary

@@ -157,15 +157,26 @@ class Rule:
     `productive` says whether any string is derivable: a front end that knows states it, and so
     spares the expansion that would find out; None leaves it to `productive.py`. A wrong True leads
     a request into a dead end, so a front end says it only of what it has proven.
+
+    `most` is how many bytes its shortest text has at most, where a front end knows without a
+    search among rules; then some next byte leads to one less. None leaves that to the search.
+    `way` gives a part of the rule that has a shortest text of it, for that search to follow alone.
     """
 
-    __slots__ = ("_body", "_expand", "key", "normal", "productive")
+    __slots__ = ("_body", "_expand", "key", "most", "normal", "productive", "way")
 
     def __init__(
-        self, key: Hashable, expand: Callable[[], "Node"], productive: bool | None = None
+        self,
+        key: Hashable,
+        expand: Callable[[], "Node"],
+        productive: bool | None = None,
+        most: int | None = None,
+        way: Callable[[], "Node"] | None = None,
     ) -> None:
         self.key = key
         self.productive = productive
+        self.most = most
+        self.way = way
         self.normal: Node | None = None  # the body as the automaton runs it, see normal_form.py
         self._expand: Callable[[], Node] | None = expand
         self._body: Node | None = None
@@ -179,38 +190,6 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"Rule({self.key!r})"
-
-
-class Hook(Rule):
-    """A rule whose language depends on the text before it.
-
-    Its body reads too much: what any text before might be followed by. `resolve` takes the text so
-    far, or enough of its end, and gives what may follow that one; it is never empty. Whoever
-    follows a text puts that in the rule's place as soon as the text stands before it
-    (`following.py`). An automaton alone takes the body.
-    """
-
-    __slots__ = ("most", "resolve", "spare", "surely")
-
-    def __init__(
-        self,
-        key: Hashable,
-        expand: Callable[[], "Node"],
-        resolve: Callable[[bytes], "Node"],
-        *,
-        surely: Callable[[bytes, bytes], bool],
-        spare: int | None,
-        most: int | None,
-    ) -> None:
-        super().__init__(key, expand, productive=True)
-        self.resolve = resolve
-        # Whether what the body allows behind a text may follow it: False if it is not known.
-        self.surely = surely
-        # How many bytes longer than a shortest text of the body one of a resolved rule is, at most.
-        self.spare = spare
-        # How many bytes the shortest text of any resolved rule has at most; None: about the body's,
-        # and no text has to go through the rule to be complete.
-        self.most = most
 
 
 Node = Expr | Rule
@@ -232,12 +211,17 @@ class RuleSet:
         self._is_closed = False
 
     def rule(
-        self, key: Hashable, expand: Callable[[], Node], productive: bool | None = None
+        self,
+        key: Hashable,
+        expand: Callable[[], Node],
+        productive: bool | None = None,
+        most: int | None = None,
+        way: Callable[[], Node] | None = None,
     ) -> Rule:
-        """The rule of that key; `expand` and `productive` are used only if the key is new."""
+        """The rule of that key; what is said of it counts only if the key is new."""
         found = self._rules.get(key)
         if found is None:
-            found = self._rules[key] = Rule(key, expand, productive)
+            found = self._rules[key] = Rule(key, expand, productive, most, way)
         return found
 
     def expect_hooks(self) -> None:
@@ -248,8 +232,8 @@ class RuleSet:
             raise InvalidGrammar("a rule that depends on the text before it was found too late")
         self.has_hooks = True
 
-    def hook(self, key: Hashable, make: Callable[[], Hook]) -> Rule:
-        """The hook of that key, made if it is new."""
+    def hook(self, key: Hashable, make: Callable[[], Rule]) -> Rule:
+        """The hook of that key (see `hook.py`), made if it is new."""
         self.expect_hooks()
         found = self._rules.get(key)
         if found is None:
@@ -336,7 +320,8 @@ def union(*items: Node) -> Node:
     mask = 0
     ranges: list[tuple[int, int]] = []
     for item in items:
-        for part in item.args if type(item) is Union else (item,):
+        parts: tuple[Any, ...] = item.args if type(item) is Union else (item,)
+        for part in parts:
             kind = type(part)
             if kind is Bytes:
                 mask |= part.args[0]

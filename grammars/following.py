@@ -1,4 +1,4 @@
-"""Follows texts where what may come next depends on what stands before: see `expr.Hook`.
+"""Follows texts where what may come next depends on what stands before: see `hook.py`.
 
 A hook stands directly behind a comma. When a text has reached one, what the hook finds for that
 text takes its place in the state, so states on which a text stands have no hook in front. A mask

@@ -17,6 +17,7 @@ from radixgen.grammars.json_document import LATEST, Document, Schema, escape, sh
 from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
+MAX_COUNT = 10**9  # of characters, items or members
 FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
@@ -94,6 +95,10 @@ class Checker:
         value = node.value
         if "$ref" in value and (node.resource.draft or LATEST) <= 7:
             self._reference(node, "$ref")
+            if (
+                "$ref" not in node.value
+            ):  # left out; what stands beside it says nothing all the same
+                node.value = {}
             return
         for keyword in list(value):
             check = _CHECKS.get(keyword)
@@ -134,6 +139,10 @@ class Checker:
         value = node.value[keyword]
         if not _is_number(value) or value < 0 or value != int(value):
             self._wrong(node, keyword, "a whole number from 0 up")
+        if value > MAX_COUNT and keyword.startswith("min"):
+            self._wrong(node, keyword, f"at most {MAX_COUNT}, which no text reaches")
+        if value > MAX_COUNT:
+            self._foreign(node, keyword, f"a bound over {MAX_COUNT} is none to any text")
 
     def _number(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]

@@ -8,6 +8,7 @@ for each and for what is left of the interval. Knows no schema.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from radixgen.grammars.derivative import derivative, facts
 from radixgen.grammars.expr import (
@@ -24,6 +25,7 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.json_numbers import Piece
 
 POINT, MINUS = ord("."), ord("-")
+MORE_DIGITS = 20  # than those of a step, looked for until a number is within its interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class Read:
     place: int | None = None
     begun: bool = False
     free: bool = False
+
+
+@lru_cache(8192)
+def _takes_digits(left: Expr, number: int) -> bool:
+    """Whether any so many digits may follow, and then the end."""
+    if not number:
+        return facts(left).nullable
+    following = {derivative(left, 48 + digit) for digit in range(10)}
+    return EMPTY not in following and all(_takes_digits(one, number - 1) for one in following)
 
 
 def multiples(
@@ -70,8 +81,22 @@ class _Remainders:
         if left is EMPTY or (self._wanted and now.beyond[0]) or not self._in_reach(now):
             return EMPTY
         key = ("multiple", tuple(self._moduli), tuple(self._places), self._wanted, left, now)
-        sure = True if self._plain and now.free and now.place is None else None
-        return self._rules.rule(key, lambda: self._body(left, now), sure)
+        if not self._plain or now.place is not None:
+            return self._rules.rule(key, lambda: self._body(left, now))
+        number = self._digits(left, now.remainders[0]) if now.begun and self._most == 0 else None
+        sure = True if now.free or number is not None else None
+        return self._rules.rule(key, lambda: self._body(left, now), sure, number)
+
+    def _digits(self, left: Expr, remainder: int) -> int | None:
+        """How many digits lead to a multiple where any so many may follow: one of 10**k neighbours
+        is a multiple if the next one is no farther. None where the interval has no room for them.
+        """
+        modulus = self._moduli[0]
+        for number in range(len(str(modulus)) + MORE_DIGITS):
+            if -remainder % modulus < 10**number and _takes_digits(left, number):
+                return number
+            remainder = remainder * 10 % modulus
+        return None
 
     def _in_reach(self, now: Read) -> bool:
         """Whether the digits that may still come behind the point can make the step divide."""

@@ -13,7 +13,7 @@ exist binds all later names like it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from radixgen.grammars.expr import EMPTY, Node, Rule, RuleSet, concat, literal, union
@@ -185,7 +185,23 @@ class ObjectRules:
         """One more member, and what follows."""
         productive = self._productive() if self._needed_after(now) else None
         key = ("member", self._context, self._shape, now)
-        return self._context.rules.rule(key, lambda: self._members(now), productive)
+        is_chain = len(self._chains) == 1 and not self._alone
+        way = None if is_chain or not self._shape.required else self._first_required(now)
+        return self._context.rules.rule(key, lambda: self._members(now), productive, way=way)
+
+    def _first_required(self, now: Progress) -> Callable[[], Node] | None:
+        """The members that go on with the first required name still missing: another order makes
+        no text shorter, and a search for one would go through every subset of them."""
+        for index, name in enumerate(self._alone):
+            bit = 1 << index
+            if self._bits & bit and not now.seen & bit:
+                seen = replace(now, seen=now.seen | bit)
+                return partial(self._named, seen, name)
+        for chain, place in enumerate(now.place):
+            index = self._reach(chain, place) - 1
+            if index >= place and self._chains[chain][index] in self._shape.required:
+                return partial(self._declared, now, chain, index)
+        return None
 
     def _needed_after(self, now: Progress) -> bool:
         return bool(self._shape.required) and not self._may_close(now)

@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from radixgen.grammars.derivative import facts
-from radixgen.grammars.expr import Hook, Node, RuleSet, concat
+from radixgen.grammars.expr import Node, RuleSet, concat
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.json_decimals import spelled
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_layout import Layout

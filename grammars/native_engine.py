@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from radixgen import native
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Expr, Hook, Node, Rule
+from radixgen.grammars.expr import Expr, Node, Rule
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
 from radixgen.grammars.python_engine import UNSPELLABLE
@@ -37,6 +38,7 @@ _SOURCES = (
 )
 _EXPAND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32)
 _CALLBACK = 6
+_WAY = 2  # asked of a rule: not its body, but the part that has its shortest text
 _NEVER = 0x7FFFFFFF
 _FAULTS = {
     1: "there is no memory left for it",
@@ -78,6 +80,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_shortest": (i32, (pointer, u32, pointer, u32)),
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
         "rx_rule_cost": (None, (pointer, u32, u32)),
+        "rx_rule_way": (None, (pointer, u32)),
         "rx_heads": (i32, (pointer, u32, pointer, u32)),
         "rx_replace": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_sizes": (None, (pointer, pointer)),
@@ -300,8 +303,10 @@ class NativeEngine:
             self._hooked.append(isinstance(rule, Hook))
             self._indices[rule] = found
             self._rules.append(rule)
-            if isinstance(rule, Hook) and rule.most is not None:
+            if rule.most is not None:
                 self._library.rx_rule_cost(self._at, found, min(rule.most, _NEVER))
+            elif rule.way is not None:
+                self._library.rx_rule_way(self._at, found)
         return found
 
     def _build(self, node: Node) -> int:
@@ -331,6 +336,8 @@ class NativeEngine:
         """Called by the engine: a rule's body, or whether a check of it rewrote any body."""
         try:
             rule = self._rules[index]
+            if check == _WAY and rule.way is not None:
+                return self._build(rule.way())
             if not check:
                 return self._build(rule.normal or rule.body())
             rewritten = remove_left_recursion(rule)

@@ -23,9 +23,17 @@ def allows_prefix(node: Node, data: bytes) -> bool:
 def run(automaton: Automaton, state: State | None, data: bytes) -> State | None:
     """The state after a whole text, what depends on the text before it included."""
     for place in range(len(data)):
-        state = automaton.run(state, data[place : place + 1])
-        hooks = automaton.hooks(state) if state is not None else ()
-        if state is not None and hooks:
-            so_far = data[: place + 1]
-            state = automaton.resolved(state, {hook: hook.resolve(so_far) for hook in hooks})
+        if state is None:
+            break
+        state = step(automaton, state, data, place)
     return state
+
+
+def step(automaton: Automaton, state: State, data: bytes, place: int) -> State | None:
+    """The state after the byte at a place of a text."""
+    after = automaton.step(state, data[place])
+    hooks = automaton.hooks(after) if after is not None else []
+    if after is None or not hooks:
+        return after
+    so_far = data[: place + 1]
+    return automaton.resolved(after, {hook: hook.resolve(so_far) for hook in hooks})

@@ -28,6 +28,7 @@ from radixgen.grammars.expr import (
     Union,
     chars,
 )
+from radixgen.grammars.hook import Hook
 
 MAX_LENGTH = 400  # characters of one rule's body
 _CONTROLS = {9: r"\t", 10: r"\n", 13: r"\r"}
@@ -43,7 +44,8 @@ def show_rules(node: Node, max_rules: int = 20, max_length: int = MAX_LENGTH) ->
         name, body = waiting.pop(0)
         printer = _Printer(names, waiting)
         text = printer.show(body.body() if isinstance(body, Rule) else body)
-        lines.append(f"{name} ::= {shorten(text, max_length)}")
+        looks = " (but what the text before it excludes)" if isinstance(body, Hook) else ""
+        lines.append(f"{name} ::= {shorten(text, max_length)}{looks}")
     if waiting:
         lines.append(f"… and {len(waiting)} rules beside these, and what they lead to")
     return lines

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, State
 from radixgen.grammars.derivative import lowest_bit
-from radixgen.grammars.expr import Hook, Node
+from radixgen.grammars.expr import Node
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.shortest import Shortest
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 

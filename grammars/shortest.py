@@ -15,7 +15,6 @@ from radixgen.grammars.expr import (
     And,
     Bytes,
     Expr,
-    Hook,
     Literal,
     Node,
     Not,
@@ -24,6 +23,7 @@ from radixgen.grammars.expr import (
     Union,
 )
 from radixgen.grammars.normal_form import normal_body
+from radixgen.grammars.productive import prune
 from radixgen.grammars.vocabulary import Vocabulary
 
 NEVER = 1 << 40
@@ -100,17 +100,17 @@ class Shortest:
         waiting = [node]
         while waiting:
             for rule in _rules_in(waiting.pop()):
-                if isinstance(rule, Hook) and rule.most is not None:
+                if rule.most is not None:
                     self._rules[rule] = min(rule.most, NEVER)
                 elif rule not in self._rules and rule not in fresh:
                     fresh[rule] = NEVER
-                    waiting.append(normal_body(rule))
+                    waiting.append(_way(rule))
         self._rules.update(fresh)
         changed = bool(fresh)
         while changed:
             changed = False
             for rule in fresh:
-                cost = self._cost(normal_body(rule))
+                cost = self._cost(_way(rule))
                 if cost < self._rules[rule]:
                     self._rules[rule] = cost
                     changed = True
@@ -153,6 +153,11 @@ class Shortest:
             _, token, place = best[place]
             tokens.append(token)
         return tokens
+
+
+def _way(rule: Rule) -> Node:
+    """Where the shortest text of a rule is looked for."""
+    return normal_body(rule) if rule.way is None else prune(rule.way())
 
 
 def _rules_in(node: Node) -> Iterable[Rule]:

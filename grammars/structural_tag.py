@@ -169,7 +169,7 @@ class _Builder:
     def build(self, item: Any, path: str, stops: Stops) -> Node:
         """The language of a format; free text in it never holds one of `stops`."""
         kind = _object(item, path).get("type")
-        if kind not in _KEYS:
+        if not isinstance(kind, str) or kind not in _KEYS:
             raise InvalidGrammar(f"format {kind!r} is none of {', '.join(sorted(_KEYS))}", path)
         needed, allowed = _KEYS[kind]
         _check_keys(item, needed, allowed | {"type"}, path)

@@ -108,12 +108,23 @@ static u32 words_cost(Engine *e, Node n) {
     return best;
 }
 
+/* Where the shortest text of a rule is looked for: its body, or the part that is said to have it. */
+static u32 rule_way(Engine *e, u32 rule) {
+    if (!e->rules.p[rule].has_way) return rule_body(e, rule, 0);
+    if (!e->rules.p[rule].way) {
+        i32 answer = e->expand(rule, 2); /* may add anything */
+        if (answer < 0) fail(e, CALLBACK);
+        e->rules.p[rule].way = (u32)answer + 1;
+    }
+    return e->rules.p[rule].way - 1;
+}
+
 static u32 open_rule(Engine *e, u32 rule) {
     if (e->rules.p[rule].solved == UNSOLVED) {
         e->rules.p[rule].solved = OPEN;
         e->rules.p[rule].cost = NEVER;
         PUSH(e, e->open_rules, rule);
-        u32 cost = cost_now(e, rule_body(e, rule, 0));
+        u32 cost = cost_now(e, rule_way(e, rule));
         if (cost < e->rules.p[rule].cost) e->rules.p[rule].cost = cost;
     }
     return e->rules.p[rule].cost;
@@ -157,7 +168,7 @@ static void settle(Engine *e) {
     for (int changed = 1; changed;) {
         changed = 0;
         for (u32 i = 0; i < e->open_rules.n; i++) {
-            u32 rule = e->open_rules.p[i], cost = cost_now(e, e->rules.p[rule].body);
+            u32 rule = e->open_rules.p[i], cost = cost_now(e, rule_way(e, rule));
             if (cost >= e->rules.p[rule].cost) continue;
             e->rules.p[rule].cost = cost;
             changed = 1;

@@ -52,7 +52,8 @@ typedef struct { u32 offset, length; } Span;          /* of the byte pool */
 /* Spans of sorted, distinct words; `after`: in `lists`, the node behind each of them, or NONE. Words
    that something follows are a prefix code. */
 typedef struct { u32 first, count, after; u8 flags; } WordTable;
-typedef struct { u32 body, entered, cost; u8 checked, solved; } Rule;
+typedef struct { u32 body, entered, cost, way; u8 checked, solved, has_way; } Rule; /* way: where its
+                                                        shortest text is, once asked for, + 1 */
 
 /* ---- stacks and states ----------------------------------------------------------------- */
 enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */

@@ -43,6 +43,9 @@ EXPORT void rx_rule_cost(Engine *e, u32 rule, u32 cost) {
     e->rules.p[rule].solved = SOLVED;
 }
 
+/* Let the shortest text of a rule be looked for in a part of it, which `expand` gives. */
+EXPORT void rx_rule_way(Engine *e, u32 rule) { e->rules.p[rule].has_way = 1; }
+
 enum { FUEL = 8000000, MAX_GROWTH = 64 << 20 };
 
 /* The state with nodes in the place of the rules that it stands before; minus the fault. */

@@ -26,6 +26,8 @@ from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_check import Note
 from radixgen.grammars.json_schema import describe
 from radixgen.grammars.lark_grammar import shipped, shipped_names
+from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.grammars.oracle import step
 from radixgen.grammars.printing import show_bytes, show_rules
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarKind, GrammarSpec
@@ -116,8 +118,8 @@ def _start(automaton: Automaton, node: Node) -> State:
 def _judge(automaton: Automaton, start: State, data: bytes) -> bool:
     """Says whether the text is allowed, or where it departs and what could come there."""
     state = start
-    for index, byte in enumerate(data):
-        following = automaton.step(state, byte)
+    for index in range(len(data)):
+        following = step(automaton, state, data, index)
         if following is None:
             _say_departure(automaton, state, data, index)
             return False
@@ -233,8 +235,7 @@ def mask(
     spec = read_spec(schema, kind, option)
     vocabulary = _vocabulary(model, tokenizer)
     matcher = GrammarCompiler(vocabulary).compile(spec).matcher()
-    if not matcher.accept_bytes(prefix.encode()):
-        raise InvalidRequest(f"the prefix {prefix!r} is not allowed by the constraint", "prefix")
+    _follow(matcher, prefix.encode(errors="surrogateescape"))
     words = np.zeros((1, vocabulary.num_words), np.int32)
     started = time.perf_counter()
     matcher.fill_bitmask(words, 0)
@@ -252,6 +253,19 @@ def mask(
         "tokens": [[i, _spelled(vocabulary, i)] for i in allowed[:limit]],
     }
     _print_json(found) if as_json else _print_mask(found)
+
+
+def _follow(matcher: GrammarMatcher, prefix: bytes) -> None:
+    """Raises InvalidRequest with the place where a prefix departs from the constraint."""
+    for index in range(len(prefix)):
+        if not matcher.accept_bytes(prefix[index : index + 1]):
+            before = prefix[max(index - 40, 0) : index].decode("utf-8", "replace")
+            found = prefix[index : index + 20].decode("utf-8", "replace")
+            raise InvalidRequest(
+                f"the prefix is not allowed by the constraint from byte {index} on: "
+                f"{matcher.error or f'after {before!r} found {found!r}'}",
+                "prefix",
+            )
 
 
 def _print_json(found: dict[str, Any]) -> None:
@@ -303,12 +317,15 @@ def read_spec(source: str, kind: str, options: list[str] | None) -> GrammarSpec:
     known: dict[str, GrammarKind] = {name: name for name in get_args(GrammarKind)}
     if kind and kind not in known:
         raise InvalidRequest(f"--kind {kind}: it is one of {', '.join(known)}", "kind")
-    text, guessed = _read(source)
+    text, guessed = _read(source, kind)
     pairs = common.parse_settings(options or [])
     return GrammarSpec(known.get(kind, guessed), text, tuple(sorted(pairs.items())))
 
 
-def _read(source: str) -> tuple[str, GrammarKind]:
+_FILE_NAME = re.compile(rf"[\w./~ -]{{1,300}}({'|'.join(map(re.escape, [*_SUFFIXES, '.txt']))})")
+
+
+def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
     path = Path(source)
     if len(source) < 4096 and "\n" not in source and "\0" not in source and path.is_file():
         try:
@@ -319,6 +336,11 @@ def _read(source: str) -> tuple[str, GrammarKind]:
         return text, guessed if guessed and guessed != "json_schema" else guess_kind(text)
     if source in shipped_names():
         return shipped(source), "lark"
+    if not kind and _FILE_NAME.fullmatch(source):
+        raise InvalidRequest(
+            f"there is no file {source}; if that is the constraint itself, name its --kind",
+            "schema",
+        )
     return source, guess_kind(source)
 
 

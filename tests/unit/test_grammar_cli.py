@@ -132,3 +132,22 @@ def test_printing() -> None:
     assert show_bytes((1 << 256) - 1) == "[any byte]"
     assert show_bytes(0b11 << 97) == "[ab]"
     assert show_bytes(((1 << 256) - 1) & ~(1 << 0x22)) == '[^"]'
+
+
+def test_a_name_of_no_file_is_not_taken_for_a_regex() -> None:
+    with pytest.raises(InvalidRequest, match=r"there is no file schemas/user\.json"):
+        _run("check", "schemas/user.json", "x")
+    assert _run("check", "user.json", "user.json", "-k", "regex")[0] == 0
+
+
+def test_mask_says_where_a_prefix_departs() -> None:
+    with pytest.raises(InvalidRequest, match=r"from byte 5 on: after '\{\"a\":' found 'x'"):
+        _run("mask", '{"properties": {"a": {"const": 1}}}', '{"a":x', "--tokenizer", "bytes")
+
+
+def test_unique_items_are_told_apart() -> None:
+    schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
+    assert _run("check", schema, '["a", "b"]')[0] == 0
+    status, said = _run("check", schema, '["a", "a"]')
+    assert (status, "column 9" in said) == (1, True)
+    assert "the text before it excludes" in _run("explain", schema)[1]
