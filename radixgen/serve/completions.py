@@ -140,7 +140,10 @@ class _Answer:
         return merged(tables)
 
     def _feed(self) -> LogprobFeed:
-        return LogprobFeed(self._tokenizer, self._job.sampling.stop, self._body.keeps_stop)
+        """With `echo` every token has its row: evaluations count on the one behind the prompt."""
+        body = self._body
+        stops, is_score = self._job.sampling.stop, bool(body.echo)
+        return LogprobFeed(self._tokenizer, stops, body.keeps_stop, is_score)
 
     def _kept_stop(self, piece: Choice | Piece) -> str:
         kept = self._body.keeps_stop and isinstance(piece.stop_reason, str)

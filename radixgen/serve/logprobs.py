@@ -21,12 +21,13 @@ class LogprobFeed:
     tokenizer: Tokenizer
     stops: Sequence[str]
     keeps_stop: bool = False
+    keeps_end: bool = False  # the token that ended the text has a row, though it has no text
     _held: list[TokenLogprob] = field(default_factory=list)
 
     def push(self, piece: Piece | Choice) -> list[TokenLogprob]:
         """What is certain after a piece."""
         entries = list(piece.logprobs)
-        if entries and isinstance(piece.stop_reason, int):
+        if entries and isinstance(piece.stop_reason, int) and not self.keeps_end:
             entries.pop()
         self._held += entries
         if piece.finish_reason is not None:

@@ -298,7 +298,7 @@ def test_the_mass_of_a_constraint_is_told_on_every_route(http: httpx2.Client, la
     params = {"regex": "[ab]c", "constrained_law": law, "grammar_mass": True}
     native = generate(http, text="hello", sampling_params=params | {"sampling_seed": 1})
     assert re.fullmatch("[ab]c", native["text"])
-    bodies = {
+    bodies: dict[str, Any] = {
         "/v1/completions": {"prompt": "hello"},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
     }

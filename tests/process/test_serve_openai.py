@@ -302,6 +302,18 @@ def test_prompts_are_scored_as_evaluations_ask(client: openai.OpenAI) -> None:
     )
 
 
+def test_a_score_has_a_row_behind_the_prompt_even_if_the_text_ends_there(
+    client: openai.OpenAI,
+) -> None:
+    answer = completion(
+        client, "The cat", max_tokens=1, echo=True, logprobs=1, temperature=0,
+        logit_bias={"258": 100},
+    )  # fmt: skip
+    assert answer.choices[0].text == "The cat"
+    assert answer.choices[0].stop_reason == 258
+    assert len(answer.choices[0].logprobs.token_logprobs) == len("The cat") + 1
+
+
 def test_echo_and_streams_of_many_prompts(client: openai.OpenAI) -> None:
     whole = completion(client, ["ab", "cd"], max_tokens=5, temperature=0, echo=True)
     texts = ["", ""]
