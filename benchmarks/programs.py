@@ -81,7 +81,7 @@ class CountingBackend(LocalBackend):
 
     async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
         if self.forks:
-            ids = self.worth_warming(conversation)
+            ids = self.worth_warming(conversation, hint.forks)
             if ids:
                 self._count(ids)
             await super().warm(conversation, options, hint)

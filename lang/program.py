@@ -14,7 +14,7 @@ from typing import Any
 
 from radixgen.errors import InvalidRequest
 from radixgen.lang.backends.default import resolve_backend
-from radixgen.lang.backends.protocol import Backend
+from radixgen.lang.backends.protocol import Backend, is_worth_warming
 from radixgen.lang.executor import Executor
 from radixgen.lang.habits import Habits
 from radixgen.lang.ir import GenOptions
@@ -25,8 +25,6 @@ from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.trace import Trace, constant_prefix, trace_program
 from radixgen.lang.transcript import program_html
 from radixgen.lang.variables import running_loop
-
-MIN_CACHED_CHARACTERS = 64  # a shorter constant prefix is not worth a request of its own
 
 
 class Program:
@@ -218,7 +216,7 @@ class Program:
 
     def _warm(self, backend: Backend, options: GenOptions, num_runs: int) -> None:
         trace = trace_program(self.function, self.arg_names, self.bound)
-        if len(trace.text) < MIN_CACHED_CHARACTERS:
+        if not is_worth_warming(len(trace.text), num_runs):
             return
         work = constant_prefix(backend, trace, options, num_runs)
         asyncio.run_coroutine_threadsafe(work, backend.loop).result()

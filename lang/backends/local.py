@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radixgen.client import EngineClient
-from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.backends.protocol import Generation, Push, Scored, is_worth_warming
 from radixgen.lang.backends.spelling import spelled_ids
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
@@ -17,8 +17,6 @@ from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
 from radixgen.options import check_in_vocabulary, check_request_options
 from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
-
-MIN_WARM_CHARACTERS = 64  # of new text; for less a request of its own costs more than it saves
 
 
 class LocalBackend:
@@ -117,15 +115,15 @@ class LocalBackend:
         return Scored(scores, [[*prefix, *option] for option in rest], meta)
 
     async def warm(self, conversation: Conversation, options: GenOptions, hint: CacheHint) -> None:
-        ids = self.worth_warming(conversation)
+        ids = self.worth_warming(conversation, hint.forks)
         if ids:
             nothing = SamplingParams(max_tokens=0)
             await self.client.generate(ids, nothing, hint=hint, **_request_options(options))
 
-    def worth_warming(self, conversation: Conversation) -> list[int]:
+    def worth_warming(self, conversation: Conversation, num_sharing: int) -> list[int]:
         """What `warm` computes: all but the last token, which may yet change; nothing when most of
         it has been computed already, since the rest is sooner shared by the scheduler."""
-        if len(conversation.pending) < MIN_WARM_CHARACTERS:
+        if not is_worth_warming(len(conversation.pending), num_sharing):
             return []
         return conversation.branches(("", " "))[0]
 

@@ -9,6 +9,19 @@ from radixgen.lang.conversation import Conversation, Format
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
 
+MIN_WARM_CHARACTERS = 64  # of new text; for less a request of its own costs more than it saves
+MIN_SHARED_CHARACTERS = 512  # of less, over all that share it
+MIN_CHARACTERS = 16
+
+
+def is_worth_warming(num_characters: int, num_sharing: int) -> bool:
+    """Whether text that so many will share is to be computed before they come."""
+    if num_characters >= MIN_WARM_CHARACTERS:
+        return True
+    return num_characters >= MIN_CHARACTERS and (
+        num_characters * num_sharing >= MIN_SHARED_CHARACTERS
+    )
+
 
 class Push(Protocol):
     """Where a backend puts the first choice's text, as it comes."""

@@ -4,6 +4,8 @@ from bisect import bisect_left, insort
 from typing import Final
 
 TOKEN_BYTES: Final = 4  # token ids are int32, native byte order
+NO_TOKEN: Final = -1  # fills up a page that a text ended in; no prompt has it
+_NO_TOKEN_BYTES: Final = NO_TOKEN.to_bytes(TOKEN_BYTES, "little", signed=True)
 
 
 class Node:
@@ -64,6 +66,11 @@ class Node:
     def start(self) -> int:
         """Tokens from the root to the beginning of this edge."""
         return self.end - len(self.key) // TOKEN_BYTES
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it is but the last page of a text, not filled."""
+        return len(self.page_ids) == 1 and self.key.endswith(_NO_TOKEN_BYTES)
 
     def add_child(self, first_page: bytes, child: "Node") -> None:
         self.children[first_page] = child

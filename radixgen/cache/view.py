@@ -7,7 +7,7 @@ import hashlib
 import heapq
 from array import array
 
-from radixgen.cache.node import TOKEN_BYTES, Node
+from radixgen.cache.node import NO_TOKEN, TOKEN_BYTES, Node
 from radixgen.cache.radix import RadixCache
 from radixgen.messages import CacheNode
 
@@ -67,4 +67,5 @@ def _below(cache: RadixCache) -> dict[Node, tuple[int, int]]:
 
 
 def _ids(node: Node, limit: int) -> tuple[int, ...]:
-    return tuple(array("i", node.key[: limit * TOKEN_BYTES]))
+    ids = array("i", node.key[: limit * TOKEN_BYTES])
+    return tuple(token_id for token_id in ids if token_id != NO_TOKEN)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from radixgen.batch import PageCopy
 from radixgen.cache.eviction import FORK_CREDIT
-from radixgen.cache.node import Node
+from radixgen.cache.node import NO_TOKEN, Node
 from radixgen.cache.radix import Match, RadixCache
 from radixgen.schedule.request import SequenceState
 
@@ -54,6 +54,7 @@ class Memory:
             total = min(total, max(max_total_tokens // cache.page_size, 1))
         self.limit_pages = total
         self._pins: list[Node] = []
+        self._keeps_rests = cache.share_tail_pages and cache.can_match
 
     @property
     def num_used(self) -> int:
@@ -103,6 +104,8 @@ class Memory:
         if not tail.node.num_locks and len(tail.node.page_ids) > spare:
             return None
         self.cache.lock_node(tail.node)
+        if tail.node.is_rest:  # its text goes on in the copy
+            tail.node.dead = True
         self._pins.append(tail.node)
         return self._copy(sequence, tail.page_id, tail.num_tokens)
 
@@ -156,6 +159,21 @@ class Memory:
         sequence.num_tree_pages = whole
         self.cache.pool.release(added.duplicates)
 
+    def _keep_rest(self, sequence: SequenceState) -> None:
+        """Put the computed beginning of a last page into the tree, filled up with no tokens at all:
+        nothing continues such a page, but whoever continues the text can copy from it."""
+        first = sequence.num_tree_pages
+        end = min(sequence.num_computed, len(sequence.tokens))
+        rest = sequence.tokens[first * self.page_size : end]
+        if sequence.node is None or len(rest) < MIN_TAIL_TOKENS or not self._keeps_rests:
+            return
+        page = [*rest, *[NO_TOKEN] * (self.page_size - len(rest))]
+        added = self.cache.insert(sequence.node, page, sequence.page_ids[first : first + 1])
+        sequence.node = added.node
+        sequence.page_ids[first : first + 1] = added.page_ids
+        sequence.num_tree_pages += 1
+        self.cache.pool.release(added.duplicates)
+
     def leave(self, sequence: SequenceState, *, keep: bool, final: bool = False) -> None:
         """Give up every page; with `keep`, what is computed stays in the tree as long as it may.
 
@@ -163,10 +181,12 @@ class Memory:
         """
         if sequence.node is None:
             return
+        hint = sequence.request.hint if final else None
         if keep:
             self.commit(sequence)
+            if hint is None or not hint.last_use:
+                self._keep_rest(sequence)
         self.cache.pool.release(sequence.page_ids[sequence.num_tree_pages :])
-        hint = sequence.request.hint if final else None
         pause = self._pace.pause(self.cache.clock, hint.tool_seconds) if hint else 0
         self.cache.unlock(sequence.node, hint, pause)
         sequence.node = None

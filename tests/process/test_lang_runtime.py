@@ -73,12 +73,13 @@ def test_an_agent_prefills_its_new_tokens_and_no_others(
     assert grown(before, after, "generated_tokens") == decoded + TURNS
 
 
-def test_an_agent_over_larger_pages_loses_less_than_a_page_a_turn(paged: Runtime) -> None:
+def test_an_agent_over_larger_pages_loses_nothing_either(paged: Runtime) -> None:
+    """But a token at the beginning of a page, which is computed sooner than copied."""
     paged.flush_cache()
     state = agent.run(backend=paged, temperature=0)
     known = 0
     for meta in metas(state):
-        assert known - 16 < meta["cached_tokens"] <= known
+        assert known - 1 <= meta["cached_tokens"] <= known
         known = meta["prompt_tokens"] + meta["completion_tokens"] - 1
 
 
