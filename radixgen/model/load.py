@@ -4,6 +4,7 @@ import torch
 
 from radixgen.config import CacheConfig, KVDtype, ModelConfig
 from radixgen.errors import ConfigError
+from radixgen.kernels import library
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
@@ -19,24 +20,41 @@ def load_runner(
 ) -> ModelRunner:
     """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
 
-    dtype "auto" is float32; kv_dtype "auto" is the compute dtype. The end tokens are those of
+    dtype "auto" is float32; kv_dtype "auto" as `choose_kv_dtype` says. Without C kernels quantised
+    weights become floats here, so that they are not held twice. The end tokens are those of
     `runner.decoder.config.eos_ids`. Raises ModelError for files that cannot be used and ConfigError
     for settings that do not fit the model or the machine.
     """
     if model.device != "cpu":
         raise ConfigError(f"device={model.device!r}: 'cpu' is the device that can be used")
     dtype = _torch_dtype(model.dtype, torch.float32)
-    loaded = load_model(files or resolve(model.model, model.revision), dtype)
+    packed = library.library() is not None or dtype != torch.float32
+    loaded = load_model(files or resolve(model.model, model.revision), dtype, packed)
     config = loaded.config
     max_context = _max_context(config, model.max_context)
     tensors = dict(loaded.weights)
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations))
     decoder = Decoder(config, weights, dtype, max_context)
-    layout = decoder.kv_layout(cache.page_size, _torch_dtype(model.kv_dtype, dtype))
+    kv_dtype = choose_kv_dtype(model, dtype, config.head_dim)
+    layout = decoder.kv_layout(cache.page_size, kv_dtype)
     num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
     pages = KVCache.allocate(layout, num_pages, decoder.device)
     return ModelRunner(decoder, pages, config.eos_ids)
+
+
+def choose_kv_dtype(model: ModelConfig, dtype: torch.dtype, head_dim: int) -> torch.dtype:
+    """What pages hold, for hidden states in `dtype`.
+
+    auto: bfloat16 where the C kernels read it, since that takes half the time and memory and costs
+    a fortieth of what 8-bit inputs do (benchmarks/perplexity.py); `dtype` where inputs keep more,
+    and for the references.
+    """
+    rounded = model.activations in ("auto", "int8") and library.library() is not None
+    read_in_c = head_dim >= 32 and head_dim % 16 == 0
+    narrower = dtype == torch.float32 and rounded and read_in_c
+    default = torch.bfloat16 if narrower else dtype
+    return _torch_dtype(model.kv_dtype, default)
 
 
 def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:

@@ -4,12 +4,14 @@ import pytest
 import torch
 from helpers import random_blocks
 
-from radixgen.config import ActivationForm
+from radixgen.config import ActivationForm, ModelConfig
+from radixgen.kernels import library
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig, RopeConfig
 from radixgen.model.forms import AUTO, PLACES, Forms, choose_forms, describe
+from radixgen.model.load import choose_kv_dtype
 from radixgen.model.weights import expected_shapes
 
 
@@ -19,6 +21,21 @@ def test_a_setting_names_the_form_of_all_places() -> None:
     assert describe(choose_forms("int8")) == "int8: qkv, output, gate_up, down, head"
     mixed: Forms = {**choose_forms("int8"), "output": "int16"}
     assert describe(mixed) == "int8: qkv, gate_up, down, head; int16: output"
+
+
+def test_pages_hold_bfloat16_where_that_is_read_in_c_and_inputs_are_rounded_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    float32, bfloat16 = torch.float32, torch.bfloat16
+    monkeypatch.setattr(library, "library", object)
+    assert choose_kv_dtype(ModelConfig(), float32, 64) == bfloat16
+    assert choose_kv_dtype(ModelConfig(), torch.float16, 64) == torch.float16
+    for head_dim in (12, 16, 40):
+        assert choose_kv_dtype(ModelConfig(), float32, head_dim) == float32
+    assert choose_kv_dtype(ModelConfig(activations="int16"), float32, 64) == float32
+    assert choose_kv_dtype(ModelConfig(kv_dtype="int8"), float32, 12) == torch.int8
+    monkeypatch.setattr(library, "library", lambda: None)
+    assert choose_kv_dtype(ModelConfig(), float32, 64) == float32
 
 
 @pytest.mark.parametrize("setting", ["auto", "int8", "int16", "float32"])
