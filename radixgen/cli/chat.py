@@ -1,16 +1,20 @@
 """`radixgen chat`: a conversation in the terminal, its history reused from the cache."""
 
 import sys
+import time
+from collections.abc import Callable, Generator
 from typing import Annotated, Any
 
 import typer
 
-from radixgen.cli import common
+from radixgen.cli import common, complete, generate, remote
 from radixgen.cli.common import err
-from radixgen.cli.generate import describe
-from radixgen.errors import PromptTooLong
+from radixgen.errors import InvalidRequest
 from radixgen.launch import Runtime
-from radixgen.types import GenerateResult, SamplingParams
+from radixgen.types import SamplingParams
+
+# The answer to messages: text as it comes, beside the last of it a line on what it cost.
+Answer = Callable[[list[dict[str, Any]]], Generator[tuple[str, str]]]
 
 HELP = """\
 /help    this text
@@ -22,6 +26,17 @@ Ctrl-C   stop the answer that is being written"""
 def chat(
     model: common.Model = "",
     system: Annotated[str, typer.Option(help="What the model is told before you speak.")] = "",
+    url: Annotated[
+        str,
+        typer.Option(
+            "--url",
+            "-u",
+            help="Talk with a running server, or unix:PATH, instead of a model here.",
+            show_default=False,
+            rich_help_panel="Server",
+        ),
+    ] = "",
+    api_key: remote.ApiKey = "",
     max_tokens: common.MaxTokens = 512,
     temperature: common.Temperature = 0.7,
     top_p: common.TopP = 0.95,
@@ -36,6 +51,7 @@ def chat(
     Examples:
       radixgen chat
       radixgen chat --system "Answer in one short sentence." --temperature 0
+      radixgen chat --url localhost:8000
       echo "What is a radix tree?" | radixgen chat
     """
     sampling = SamplingParams(
@@ -46,16 +62,57 @@ def chat(
         min_p=min_p,
         seed=seed,
     )
+    if url and settings:
+        raise InvalidRequest("--url names a server that runs already: leave out --set")
+    if url:
+        address = remote.base_url(url)
+        with remote.connect(address, api_key) as client:
+            listed = remote.get_json(client, "/v1/models", address)
+            name = model or remote.first_model(listed, address)
+            fields = {"model": name, "max_tokens": max_tokens, "temperature": temperature}
+            fields |= {"top_p": top_p} | ({} if seed is None else {"seed": seed})
+            fields |= {"top_k": top_k} if top_k else {}  # not every server knows these two
+            fields |= {"min_p": min_p} if min_p else {}
+            asker = complete.Asker(client, address, fields, chat=True, system="")
+            Conversation(f"{name} at {address}", from_server(asker), system).run()
+        return
     with common.started(model, settings) as runtime:
-        Conversation(runtime, sampling, system).run()
+        Conversation(runtime.ready.model, from_runtime(runtime, sampling), system).run()
+
+
+def from_runtime(runtime: Runtime, sampling: SamplingParams) -> Answer:
+    """Answers of a runtime."""
+
+    def answer(messages: list[dict[str, Any]]) -> Generator[tuple[str, str]]:
+        for piece in runtime.chat(messages, sampling, stream=True):
+            cost = generate.describe(piece.result.usage) if piece.result is not None else ""
+            yield piece.text, cost
+
+    return answer
+
+
+def from_server(asker: complete.Asker) -> Answer:
+    """Answers of a server."""
+
+    def answer(messages: list[dict[str, Any]]) -> Generator[tuple[str, str]]:
+        begun, first, usage = time.perf_counter(), 0.0, {}
+        for piece in asker.pieces(list(messages)):
+            if isinstance(piece, dict):
+                usage = piece
+                continue
+            first = first or time.perf_counter() - begun
+            yield piece, ""
+        yield "", complete.describe(usage, first, time.perf_counter() - begun)
+
+    return answer
 
 
 class Conversation:
-    """What was said so far, and the loop that adds to it."""
+    """What was said so far, and the loop that adds to it. `name`: whom one speaks with."""
 
-    def __init__(self, runtime: Runtime, sampling: SamplingParams, system: str) -> None:
-        self._runtime = runtime
-        self._sampling = sampling
+    def __init__(self, name: str, answer: Answer, system: str) -> None:
+        self._name = name
+        self._answer = answer
         self._opening: list[dict[str, Any]] = (
             [{"role": "system", "content": system}] if system else []
         )
@@ -64,7 +121,7 @@ class Conversation:
     def run(self) -> None:
         """Read lines until the input ends or the user leaves."""
         if sys.stdin.isatty():
-            err.print(f"[dim]{self._runtime.ready.model}\n{HELP}[/]")
+            err.print(f"[dim]{self._name}\n{HELP}[/]")
         while (line := self._read()) is not None:
             match line.strip():
                 case "":
@@ -96,25 +153,25 @@ class Conversation:
     def _say(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
         try:
-            answer, result = self._answer()
-        except PromptTooLong as error:
+            answer, cost = self._write_answer()
+        except InvalidRequest as error:  # too long, or a text that the template refuses
             self._messages.pop()
-            err.print(f"{error}. /reset begins a new conversation")
+            err.print(f"{error}. /reset begins a new conversation", markup=False)
             return
         self._messages.append({"role": "assistant", "content": answer})
-        err.print(f"[dim]{describe(result.usage) if result else 'stopped'}[/]")
+        err.print(f"[dim]{cost or 'stopped'}[/]")
 
-    def _answer(self) -> tuple[str, GenerateResult | None]:
-        """Write the answer as it comes. Ctrl-C ends the answer and keeps what was written."""
+    def _write_answer(self) -> tuple[str, str]:
+        """The answer, written as it comes, and its cost. Ctrl-C ends it and keeps what there is."""
         parts: list[str] = []
-        result = None
-        pieces = self._runtime.chat(self._messages, self._sampling, stream=True)
+        costs = [""]
+        pieces = self._answer(self._messages)
         try:
-            for piece in pieces:
-                parts.append(piece.text)
-                common.write(piece.text)
-                result = piece.result
+            for text, cost in pieces:
+                parts.append(text)
+                costs.append(cost)
+                common.write(text)
         except KeyboardInterrupt:
             pieces.close()
         common.write("\n")
-        return "".join(parts), result
+        return "".join(parts), costs[-1]

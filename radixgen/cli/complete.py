@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import httpx2
 
 SAMPLING, OUTPUT = "Sampling", "Output"
+Messages = list[dict[str, Any]]
 
 
 def complete(
@@ -134,7 +135,9 @@ class Asker:
     def path(self) -> str:
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
-    def body(self, prompt: str) -> dict[str, Any]:
+    def body(self, prompt: str | Messages) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            return self.fields | {"messages": prompt}
         if not self.chat:
             return self.fields | {"prompt": prompt}
         messages = [{"role": "system", "content": self.system}] if self.system else []
@@ -144,7 +147,7 @@ class Asker:
         """The answer as the server gives it."""
         return remote.post_json(self.client, self.path, self.url, self.body(prompt))
 
-    def pieces(self, prompt: str) -> Iterator[str | dict[str, Any]]:
+    def pieces(self, prompt: str | Messages) -> Iterator[str | dict[str, Any]]:
         """Pieces of text as they come, and the usage as an object; closing aborts."""
         body = self.body(prompt) | {"stream": True, "stream_options": {"include_usage": True}}
         with (

@@ -3,6 +3,7 @@
 Knows how a constraint is named on the command line and how OpenAI-compatible servers spell it.
 """
 
+import contextlib
 import json
 from typing import Annotated, Any
 
@@ -76,14 +77,12 @@ def constraint(
 
 
 def _of_kind(option: str, source: str, kinds: tuple[str, ...]) -> GrammarSpec:
-    spec = read_spec(source, "", None)
-    if spec.kind in kinds:
-        return spec
-    if option == "--schema":  # "schma.json" looks like a regex
-        raise InvalidRequest(f"--schema {source}: it is neither a file nor a JSON schema")
-    raise InvalidRequest(
-        f"--grammar {source}: it is neither a file, a grammar, nor one that is shipped"
-    )
+    with contextlib.suppress(InvalidRequest):  # "schma.json" looks like a regex, if like anything
+        spec = read_spec(source, "", None)
+        if spec.kind in kinds:
+            return spec
+    what = "a JSON schema" if "json_schema" in kinds else "a grammar, nor one that is shipped"
+    raise InvalidRequest(f"{option} {source}: it is neither a file that can be read nor {what}")
 
 
 def as_field(spec: GrammarSpec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from command_line import radixgen
-from live_server import shared_server
+from live_server import NUM_PAGES, shared_server
 from rich.console import Console
 
 from radixgen.cli.cache import drawn
@@ -81,11 +81,11 @@ def test_prompts_that_share_are_drawn_under_what_they_share(url: str) -> None:
 def test_stats_count_pages(url: str) -> None:
     done = radixgen("cache", "stats", "--url", url)
     assert done.status == 0, done.err
-    for said in ("1,000 pages", "cached, can be evicted", "found in the cache", "0 running"):
+    for said in (f"{NUM_PAGES:,} pages", "can be evicted", "found in the cache", "waiting"):
         assert said in done.said
     numbers = json.loads(radixgen("cache", "stats", "--json", "--url", url).out)
     used = ("free_pages", "held_pages", "tree_pages")
-    assert sum(numbers[name] for name in used) == numbers["total_pages"] == 1000
+    assert sum(numbers[name] for name in used) == numbers["total_pages"] == NUM_PAGES
 
 
 def node(parent: int, tokens: int, below: tuple[int, int] = (0, 0), **more: Any) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """`radixgen complete` against a live server: text, constraints, and every way it can go wrong."""
 
 import json
+import re
 
 import pytest
 from command_line import radixgen
-from live_server import shared_server
+from live_server import CONTEXT, shared_server
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,8 @@ def test_a_constraint_is_kept(option: str, value: str, possible: set[str], url: 
         (("x", "--api-key", "schlüssel"), 2, "a character that no key has"),
         (("x", "--system", "be brief"), 2, "--system goes with --chat"),
         (("x", "--regex", "a", "--choice", "b"), 2, "--regex and --choice are both constraints"),
-        (("x", "--schema", "no_such.json"), 2, "neither a file nor a JSON schema"),
-        (("x", "--grammar", "no_such"), 2, "neither a file, a grammar"),
+        (("x", "--schema", "no_such.json"), 2, "neither a file that can be read nor a JSON schema"),
+        (("x", "--grammar", "no_such"), 2, "neither a file that can be read nor a grammar"),
     ],
 )
 def test_what_is_wrong_is_said_without_a_server(
@@ -89,3 +90,16 @@ def test_what_the_server_refuses_is_said(
     done = radixgen("complete", *args, "--url", url, stdin=stdin)
     assert (done.status, done.out) == (2, "")
     assert said in done.said
+
+
+def test_a_conversation_with_a_server(url: str) -> None:
+    lines = (
+        "Hello there, how are you today?\n/reset\nAgain\nAnd more\n" + "x" * CONTEXT + "\n/exit\n"
+    )
+    done = radixgen("chat", "--url", url, "--max-tokens", "3", "--seed", "1", stdin=lines)
+    assert done.status == 0, done.err
+    costs = re.findall(r"(\d+) prompt tokens, (\d+) of them cached", done.said)
+    assert len(costs) == 3
+    assert int(costs[2][0]) > int(costs[1][0])
+    assert "/reset begins a new conversation" in done.said
+    assert radixgen("chat", "--url", url, "--set", "page_size=4").status == 2
