@@ -68,14 +68,14 @@ def test_python_on_a_runtime_of_its_own(tmp_path: Path) -> None:
     driver = "import runpy, sys; [runpy.run_path(file) for file in sys.argv[1:]]"
     said = run([sys.executable, "-c", driver, *map(str, files)], tmp_path)
     assert "Paris" in said
-    assert "name='" in said
+    assert re.search(r"name=.* age=", said)
 
 
 @pytest.mark.parametrize("code", blocks("python", served=True))
 def test_python_with_a_server(code: str, tmp_path: Path, server: LiveServer) -> None:
     file = tmp_path / "example.py"
     file.write_text(code.replace(f"http://{ADDRESS}", server.url), "utf-8")
-    assert "city='" in run([sys.executable, str(file)], tmp_path)
+    assert "city=" in run([sys.executable, str(file)], tmp_path)
 
 
 @pytest.mark.parametrize("code", blocks("sh", served=True))
