@@ -69,7 +69,10 @@ def gen(
     At most one constraint: `schema` (a pydantic model, dataclass, TypedDict, Literal, list[T], or a
     JSON schema as dict or text: the value is parsed), `json_schema` (the value stays text),
     `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `choices` (as `select`), or `dtype`.
-    `options`: sampling parameters, which win over those of the run. Raises InvalidRequest.
+    `options`: sampling parameters, which win over those of the run; with `grammar_mass=True`
+    `get_meta_info` tells how much of the model's own law the constraint left.
+
+    Raises InvalidRequest.
     """
     given = {
         "schema": schema,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from radixgen.errors import InvalidRequest
-from radixgen.types import GrammarSpec, SamplingParams
+from radixgen.types import ConstrainedLaw, GrammarSpec, SamplingParams
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -89,6 +89,8 @@ class GenOptions:
     logit_bias: dict[int, float] | None = None
     logprobs: int | None = None
     token_healing: bool | None = None
+    constrained_law: ConstrainedLaw | None = None
+    grammar_mass: bool | None = None
     priority: int | None = None
     namespace: str | None = None
     program: str | None = None

@@ -42,7 +42,7 @@ _NAMES = {
 _SAME = (
     *("n", "stop_token_ids", "temperature", "top_p", "min_p", "frequency_penalty"),
     *("presence_penalty", "repetition_penalty", "ignore_eos", "min_tokens", "seed"),
-    "token_healing",
+    *("token_healing", "constrained_law", "grammar_mass"),
 )
 
 
@@ -182,7 +182,8 @@ class RuntimeEndpoint:
         if gen.options.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": gen.options.logprobs}
         try:
-            answers = await self._answers(body, many=(gen.options.n or 1) > 1, push=push)
+            whole = (gen.options.n or 1) > 1 or bool(gen.options.grammar_mass)
+            answers = await self._answers(body, whole=whole, push=push)
         except asyncio.CancelledError:
             task = self.loop.create_task(self._abort(body["rid"]))
             self._aborting.add(task)
@@ -194,11 +195,12 @@ class RuntimeEndpoint:
             refuse_broken(gen, generation.text, generation.meta["finish_reason"], self.who)
         return generations
 
-    async def _answers(self, body: dict[str, Any], *, many: bool, push: Push) -> list[Any]:
-        if many:  # the stream of several choices is not specified
-            answers = await self._post("/generate", body)
+    async def _answers(self, body: dict[str, Any], *, whole: bool, push: Push) -> list[Any]:
+        if whole:  # several choices have no stream that is specified, masses none at all
+            answer = await self._post("/generate", body)
+            answers = answer if isinstance(answer, list) else [answer]
             push(answers[0]["text"])
-            return list(answers)
+            return answers
         text, last = "", None
         async for last in self._stream(body | {"stream": True}):
             cached = last["meta_info"].get("cached_tokens")

@@ -95,6 +95,8 @@ class LocalBackend:
             "first_token_seconds": result.usage.first_token_seconds,
             "total_seconds": result.usage.total_seconds,
         }
+        if choice.grammar_masses:
+            meta["grammar_mass"] = choice.grammar_mass
         if choice.logprobs:
             meta |= _logprobs(choice)
         return Generation(choice.text, ids, meta, tail)

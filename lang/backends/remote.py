@@ -33,6 +33,8 @@ _OFF: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
     "presence_penalty": (0, 0.0),
     "ignore_eos": (False,),
     "token_healing": (False,),
+    "constrained_law": ("masked",),
+    "grammar_mass": (False,),
 }
 
 

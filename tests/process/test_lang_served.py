@@ -133,6 +133,17 @@ def test_a_stream_begins_with_what_was_cached(
         state.sync()
 
 
+def test_a_constraint_may_keep_the_models_own_law(backend: Any) -> None:
+    @rg.function
+    def program(s: Any) -> None:
+        s += "A digit: " + rg.gen("a", regex="[0-9]", grammar_mass=True, max_tokens=4)
+        s += rg.gen("b", regex="[ab]{2}", constrained_law="faithful", max_tokens=8)
+
+    state = program.run(backend=backend, seed=1)
+    assert 0 < state.get_meta_info("a")["grammar_mass"] < 1
+    assert set(state["b"]) <= {"a", "b"}
+
+
 def test_cancelling_frees_the_server(endpoint: RuntimeEndpoint) -> None:
     @rg.function
     def endless(s: Any) -> None:
