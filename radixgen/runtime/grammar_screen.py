@@ -26,6 +26,7 @@ from typing import IO, NoReturn
 
 from radixgen.errors import InvalidGrammar, RadixgenError
 from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
@@ -164,6 +165,7 @@ def main() -> None:
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
     compiler = _compiler()
+    _verdict(compiler, b'{"kind": "regex", "source": "a", "options": []}')  # loads what all need
     with contextlib.suppress(BrokenPipeError):
         answers.write(b"ready\n")
         answers.flush()
@@ -184,14 +186,16 @@ def _verdict(compiler: GrammarCompiler, line: bytes) -> str | None:
     try:
         fields = json.loads(line)
         options = tuple((name, value) for name, value in fields["options"])
-        compiler.compile(GrammarSpec(fields["kind"], fields["source"], options))
+        matcher = compiler.compile(GrammarSpec(fields["kind"], fields["source"], options)).matcher()
+        matcher.shortest_completion()  # a request asks this first, and it may take longer
+        matcher.fill_bitmask(allocate_bitmask(1, compiler.vocabulary.size), 0)
+        return matcher.error
     except RadixgenError as error:
         return str(error)
     except MemoryError:
         raise SystemExit(1) from None  # nothing here can be trusted any more
     except Exception as error:
         return f"the constraint failed: {error!r}"
-    return None
 
 
 def _limit_memory(max_bytes: int) -> None:

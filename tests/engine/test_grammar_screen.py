@@ -151,3 +151,13 @@ def _drive(engine: Engine) -> list[Event]:
         else:
             time.sleep(0.001)
     return events
+
+
+def test_a_first_mask_and_a_shortest_text_are_tried_too() -> None:
+    kinds = [{"type": "object", "properties": {f"p{i}": {"type": "integer"}}} for i in range(40)]
+    screen = Screen(max_seconds=1)
+    try:
+        with pytest.raises(InvalidGrammar):  # out of time or of memory, after a quick compile
+            screen.check(GrammarSpec("json_schema", json.dumps({"oneOf": kinds})))
+    finally:
+        screen.close()
