@@ -8,6 +8,7 @@ the second signal ends at once
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from radixgen.serve.tracing import Tracing, tracing_to
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
+MAX_FILES = 65_536
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 5  # for answers to leave, when all is over
 
@@ -137,6 +139,7 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
     tracing = None
     if config.traces_endpoint is not None:
         tracing = tracing_to(config.traces_endpoint, config.model_names[0])
+    _allow_connections()
     sock = listen.bind()
     supervisor = Supervisor(launcher, config.max_open)
     try:
@@ -154,6 +157,14 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
             await asyncio.to_thread(tracing.close)
         if listen.uds is not None:
             Path(listen.uds).unlink(missing_ok=True)
+
+
+def _allow_connections() -> None:
+    """As many open files as the system lets us have: each connection is one of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _uvicorn_config(
