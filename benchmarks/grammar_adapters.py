@@ -16,6 +16,7 @@ class Adapter:
     """What they share: a mask of one row, read one bit at a time."""
 
     row: Any
+    max_seconds: float | None = None  # a compile may take for ever: try it in a child first
 
     def __init__(self, opts: dict[str, Any] | None = None) -> None:
         self.opts = opts or {}
@@ -130,6 +131,8 @@ class XGrammar(Adapter):
 
 class OutlinesCore(Adapter):
     """outlines-core: the schema as one regex, indexed over the whole vocabulary."""
+
+    max_seconds = 5.0
 
     def version(self) -> str:
         return "outlines_core " + version("outlines_core")

@@ -21,6 +21,7 @@ from radixgen.grammars.expr import (
     repeat,
     union,
 )
+from radixgen.grammars.normal_form import check_left_recursion
 from radixgen.grammars.productive import rules_in
 from radixgen.types import OptionValue
 
@@ -71,11 +72,13 @@ class Rules:
         Raises InvalidGrammar when a rule is mentioned and not defined, or no text is derivable.
         """
         start = self.mention(name, "the start of the grammar")
-        mark_productive(self._expanded())
+        rules = self._expanded()
+        mark_productive(rules)
         if not start.productive:
             raise InvalidGrammar(
                 f"rule {name!r} derives no text: every way through it recurs without an end"
             )
+        check_left_recursion(rules)
         return start
 
     def _expanded(self) -> list[Rule]:

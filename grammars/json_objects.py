@@ -24,7 +24,7 @@ from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
 from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
 
-STRIDE = 16
+STRIDE = 8  # names that each place of a long chain lists itself
 
 
 class Context(Protocol):
@@ -83,6 +83,7 @@ class ObjectRules:
         self._owner = owner  # where a refusal points to
         self._shape = shape
         self._layout = context.layout
+        self._close = context.layout.closed(b"}")
         self._goals = {name: shape.goal_of(name) for name in shape.goals}
         self._names = [
             name
@@ -211,7 +212,7 @@ class ObjectRules:
         return self._context.rules.rule(key, lambda: self._end_or_more(now), self._productive())
 
     def _end_or_more(self, now: Progress) -> Node:
-        close = self._layout.closed(b"}") if self._may_close(now) else EMPTY
+        close = self._close if self._may_close(now) else EMPTY
         return union(close, concat(self._layout.comma, self._more(now)))
 
     def _more(self, now: Progress) -> Node:
@@ -242,18 +243,19 @@ class ObjectRules:
 
         Behind every STRIDE names a rule stands for the later ones, which all places share.
         """
-        place, reach = now.place[0], self._reach(0, now.place[0])
-        stop = min(reach, (place // STRIDE + 1) * STRIDE)
-        found = [self._part(now, index) for index in range(place, stop)]
-        if stop < reach or self._chains[0][stop - 1] not in self._shape.required:
-            found.append(self._member(_at(now, (stop,))))
+        chain, place, known = self._chains[0], now.place[0], self._parts
+        stop = min(len(chain), (place // STRIDE + 1) * STRIDE)
+        found: list[Node] = []
+        for index in range(place, stop):
+            found.append(known.get(index) or self._part(now, index))
+            if chain[index] in self._shape.required:
+                return union(*found)
+        found.append(self._member(_at(now, (stop,))))
         return union(*found)
 
     def _part(self, now: Progress, index: int) -> Node:
         """The member at a place of the only chain, made once."""
-        found = self._parts.get(index)
-        if found is None:
-            found = self._parts[index] = self._declared(now, 0, index)
+        found = self._parts[index] = self._declared(now, 0, index)
         return found
 
     def _reach(self, chain: int, place: int) -> int:
@@ -284,11 +286,20 @@ class ObjectRules:
             return EMPTY
         if productive is None:
             return concat(begun, self._behind(now, name, self._after))
+        if self._is_plain:  # made once: see _part
+            return concat(
+                begun, Rule(("behind", name), lambda: self._behind_plain(now, name), True)
+            )
         key = ("behind", self._context, self._shape, now, name)
         rules = self._context.rules
         return concat(
             begun, rules.rule(key, lambda: self._behind(now, name, self._end_or_more), True)
         )
+
+    def _behind_plain(self, now: Progress, name: str) -> Node:
+        """`_behind` where the place in the chain is all there is to know."""
+        value = self._context.value(self._goals[name])
+        return concat(self._layout.colon, value, self._end_or_more(now))
 
     def _behind(self, now: Progress, name: str, rest: Callable[[Progress], Node]) -> Node:
         """What follows a declared name: its value, and the rest of the object."""

@@ -192,9 +192,12 @@ def encoded(expr: Expr) -> Expr:
     return found
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def spelled(value: str) -> bytes:
     """A text as a JSON string with its quotes: escapes only where JSON demands them."""
     try:
-        return json.dumps(value, ensure_ascii=False).encode()
+        return _encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
         return json.dumps(value).encode()

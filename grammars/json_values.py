@@ -74,7 +74,9 @@ class Values:
 
     def _body(self, wanted: Goal) -> Node:
         stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
-        kinds = (kind for kind in KINDS if all(admits(node, kind) for node in stated))
+        kinds: Iterable[str] = KINDS
+        for node in stated:
+            kinds = [kind for kind in kinds if admits(node, kind)]
         return union(*(part for kind in kinds for part in self._kind(wanted, kind)))
 
     def _kind(self, wanted: Goal, kind: str) -> Iterable[Node]:

@@ -123,16 +123,17 @@ class NodeProgram:
             self._words(WORDS, sorted(words))
         self.code += (ALT, len(others) + bool(begun) + many)
 
-    def _switch(self, begun: dict[Node, tuple[bytes, Concat]]) -> None:
+    def _switch(self, begun: dict[Node, bytes]) -> None:
         """Words, each before what it alone leads to."""
-        ways = sorted(begun.values(), key=lambda way: way[0])
-        for _, whole in ways:
-            rest = whole.args[1:]
+        ways = sorted(begun, key=begun.__getitem__)
+        for way in ways:
+            assert isinstance(way, Concat)
+            rest = way.args[1:]
             if len(rest) == 1:
                 self.add(rest[0])
             else:
                 self._parts(CAT, rest)
-        self._words(SWITCH, [word for word, _ in ways])
+        self._words(SWITCH, [begun[way] for way in ways])
 
     def _words(self, code: int, words: list[bytes]) -> None:
         self.code += (code, len(self.data), len(words), *map(len, words))
@@ -143,17 +144,17 @@ def _is_word(node: Node) -> bool:
     return isinstance(node, Literal) and bool(node.value)
 
 
-def _begun(parts: tuple[Node, ...]) -> dict[Node, tuple[bytes, Concat]]:
+def _begun(parts: tuple[Node, ...]) -> dict[Node, bytes]:
     """The parts that begin with words, if these are many and none begins another."""
     if len(parts) < MANY_WORDS:
         return {}
-    found: dict[Node, tuple[bytes, Concat]] = {
-        part: (part.args[0].value, part)
+    found: dict[Node, bytes] = {
+        part: part.args[0].args[0]
         for part in parts
-        if isinstance(part, Concat) and isinstance(part.args[0], Literal)
+        if type(part) is Concat and type(part.args[0]) is Literal
     }
     if len(found) < MANY_WORDS:
         return {}
-    words = sorted(word for word, _ in found.values())
+    words = sorted(found.values())
     coded = not any(b.startswith(a) for a, b in itertools.pairwise(words))
     return found if coded else {}

@@ -28,7 +28,7 @@ from radixgen.grammars.expr import (
     repeat,
     union,
 )
-from radixgen.grammars.productive import prune
+from radixgen.grammars.productive import prune, rules_in
 
 MAX_LEFT_RULES = 10_000
 MAX_LEFT_CYCLE = 100  # rules that begin with each other; the solution has their square
@@ -45,14 +45,73 @@ def remove_left_recursion(rule: Rule) -> list[Rule]:
     """Rewrite the rules that begin with each other, if `rule` is one of them; returns these."""
     nullable = _nullable_rules(rule)
     cycle = _left_cycle(rule, nullable)
-    if len(cycle) > MAX_LEFT_CYCLE:
-        raise InvalidGrammar(
-            f"{len(cycle)} rules begin with each other, at most {MAX_LEFT_CYCLE} may; "
-            "let some begin with what they read first"
-        )
+    _check_size(len(cycle))
     if cycle:
         _LeftCycle(cycle, nullable).rewrite()
     return cycle
+
+
+def _check_size(cycle: int) -> None:
+    if cycle > MAX_LEFT_CYCLE:
+        raise InvalidGrammar(
+            f"{cycle} rules begin with each other, at most {MAX_LEFT_CYCLE} may; "
+            "let some begin with what they read first"
+        )
+
+
+def check_left_recursion(rules: Collection[Rule]) -> None:
+    """Raise InvalidGrammar where too many of these rules begin with each other.
+
+    So a grammar is refused before a text gets there. Cycles are strongly connected components:
+    R. Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1(2), 1972.
+    """
+    nullable = _all_nullable(rules)
+    leads = {rule: list(_leading(rule.body(), nullable)) for rule in rules}
+    order: dict[Rule, int] = {}
+    lowest: dict[Rule, int] = {}
+    path: list[Rule] = []
+    done: set[Rule] = set()
+    for start in rules:
+        waiting = [] if start in order else [(start, iter(leads[start]))]
+        while waiting:
+            rule, more = waiting[-1]
+            if rule not in order:
+                order[rule] = lowest[rule] = len(order)
+                path.append(rule)
+            lead = next((other for other in more if other in leads and other not in done), None)
+            if lead is not None and lead not in order:
+                waiting.append((lead, iter(leads[lead])))
+            elif lead is not None:
+                lowest[rule] = min(lowest[rule], order[lead])
+            else:
+                waiting.pop()
+                if waiting:
+                    above = waiting[-1][0]
+                    lowest[above] = min(lowest[above], lowest[rule])
+                if lowest[rule] == order[rule]:
+                    place = len(path) - 1
+                    while path[place] is not rule:
+                        place -= 1
+                    cycle = path[place:]
+                    del path[place:]
+                    done.update(cycle)
+                    _check_size(len(cycle))
+
+
+def _all_nullable(rules: Collection[Rule]) -> set[Rule]:
+    """Which of the rules derive the empty string, from the bottom up."""
+    mentioned_by: dict[Rule, list[Rule]] = defaultdict(list)
+    for rule in rules:
+        for other in set(rules_in(rule.body())):
+            mentioned_by[other].append(rule)
+    nullable: set[Rule] = set()
+    waiting = list(rules)
+    while waiting:
+        rule = waiting.pop()
+        if rule not in nullable and _may_be_empty(rule.body(), nullable):
+            nullable.add(rule)
+            waiting.extend(mentioned_by[rule])
+    return nullable
 
 
 def _leading(node: Node, nullable: Collection[Rule] | None) -> Iterator[Rule]:

@@ -121,7 +121,16 @@ def _left_chain(count: int) -> str:
 def test_long_left_recursion_is_bounded() -> None:
     assert recognised(gbnf(_left_chain(30)), ["c", "caa", "ba", "a"]) == [True, True, False, False]
     with pytest.raises(InvalidGrammar, match="begin with each other"):
-        accepts(gbnf(_left_chain(300)), b"c")
+        gbnf(_left_chain(300))
+    with pytest.raises(
+        InvalidGrammar, match="begin with each other"
+    ):  # where no text gets at first
+        gbnf(_left_chain(300).replace("root ::= r0", 'root ::= "x" e r0\ne ::= "y"?'))
+    chains = "".join(
+        _left_chain(90).replace("r", f"r{name}").replace(f"r{name}oot", f"root{name}")
+        for name in "pq"
+    )
+    gbnf(f"root ::= rootp | rootq\n{chains}")
 
 
 PIECES = ["root", "::=", '"a"', "[a-z]", "(", ")", "*", "+", "?", "|", "{2}", "{1,", "\n", "#", "x"]
