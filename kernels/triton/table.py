@@ -15,7 +15,7 @@ from typing import Any
 
 import triton
 
-from radixgen.kernels.triton import attention
+from radixgen.kernels.triton import attention, sampling
 from radixgen.kernels.triton.compile import TARGETS, Variant, inspect
 
 
@@ -25,6 +25,8 @@ def variants() -> Iterator[Variant]:
         for rows in (16, 64):
             yield _partials(head_dim, rows)
         yield _merge(head_dim)
+    for filtered in (False, True):
+        yield _sample(filtered)
 
 
 def _partials(head_dim: int, rows: int) -> Variant:
@@ -66,6 +68,21 @@ def _merge(head_dim: int) -> Variant:
         constants={"HEAD_DIM": head_dim, "BLOCK_DIM": head_dim},
         aligned=(*pointers, *tables, "out_stride"),
         num_warps=1,
+    )
+
+
+def _sample(filtered: bool) -> Variant:
+    floats = dict.fromkeys(("logits", "temperatures", "top_ps", "min_ps"), "*fp32")
+    numbers = dict.fromkeys(("bitmask", "mask_rows", "top_ks", "legal"), "*i32")
+    pointers = floats | numbers | {"points": "*fp64", "token_ids": "*i64"}
+    sizes = dict.fromkeys(("logits_stride", "bitmask_stride", "vocab"), "i32")
+    return Variant(
+        name=f"sample filtered={filtered}",
+        kernel=sampling.sample_kernel,
+        types=pointers | sizes,
+        constants={"MASKED": True, "FILTERED": filtered, "BLOCK": sampling.BLOCK},
+        aligned=(*pointers, "logits_stride", "vocab"),
+        num_warps=sampling.NUM_WARPS,
     )
 
 
