@@ -14,13 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
-from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
+from radixgen.grammars.compiler import DEFAULT_MAX_BYTES, CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
-from radixgen.runtime.grammar_screen import Screen
+from radixgen.runtime.grammar_screen import Screen, fill_first
 from radixgen.types import GrammarSpec
 
 REST = 3.0  # seconds of rest a second of work: compiling in this process slows the steps
 MAX_REST = 2.0  # seconds
+HEAVY = 0.1  # seconds of a compile and a first mask from which a grammar gets an engine of its own
+MAX_HEAVY = 4  # such engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class GrammarPool:
         self._ready: deque[Outcome] = deque()
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
+        self._heavy: deque[GrammarCompiler] = deque(maxlen=MAX_HEAVY)
         self._rest = 0.0
         self.num_refused = 0
         self.num_cached = 0  # constraints that had been compiled before
@@ -117,21 +120,34 @@ class GrammarPool:
             if self._screen is not None:
                 self._screen.start()  # meanwhile
             self._compiler = self._make_compiler()
-        if self._compiler.has(spec):
-            self.num_cached += 1
-            return self._compiler.compile(spec)
+        for compiler in (self._compiler, *self._heavy):
+            if compiler.has(spec):
+                self.num_cached += 1
+                return compiler.compile(spec)
         begun = time.monotonic()
         try:
-            if self._screen is not None:
-                self._screen.check(spec)
-            started = time.monotonic()
-            try:
-                return self._compiler.compile(spec)
-            finally:
-                self._rest += REST * (time.monotonic() - started)
+            seconds = 0.0 if self._screen is None else self._screen.check(spec)
+            return self._compile_new(spec, self._compiler, is_heavy=seconds > HEAVY)
         finally:
             self.num_compiled += 1
             self.compile_seconds += time.monotonic() - begun
+
+    def _compile_new(
+        self, spec: GrammarSpec, compiler: GrammarCompiler, *, is_heavy: bool
+    ) -> CompiledGrammar:
+        """With what its first step needs, so that no step waits for that. While an engine works,
+        whoever needs it waits: what is heavy gets its own."""
+        started = time.monotonic()
+        try:
+            if is_heavy:
+                compiler = GrammarCompiler(compiler.vocabulary, DEFAULT_MAX_BYTES // MAX_HEAVY)
+            grammar = compiler.compile(spec)
+            fill_first(grammar)
+        finally:
+            self._rest += REST * (time.monotonic() - started)
+        if is_heavy:
+            self._heavy.append(compiler)
+        return grammar
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:

@@ -1,7 +1,7 @@
 """Compiles a constraint in a process of its own first, where it can be killed.
 
     pool's thread ── spec, one line of JSON ──▶ this module as a process: compiles it for bytes
-                  ◀── "ready" once, then null or what is wrong ──
+                  ◀── "ready" once, then its seconds or what is wrong ──
 
 Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
 and within memory. So a constraint that is made to take long costs the other requests nothing. The
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from radixgen.errors import InvalidGrammar, RadixgenError
-from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
@@ -36,6 +36,7 @@ START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
 MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
+AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
 
 # Without the working directory on its path (-P), where a folder may be named as one of our modules.
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -81,12 +82,15 @@ class Screen:
                 self._is_new = True
                 self._process, self._end = process, weakref.finalize(self, _end, process)
 
-    def check(self, spec: GrammarSpec) -> None:
-        """Raises InvalidGrammar for what does not compile, or not within the limits."""
+    def check(self, spec: GrammarSpec) -> float:
+        """The seconds that a constraint takes to compile and to begin with; 0 if nobody knows.
+
+        Raises InvalidGrammar for what does not compile, or not within the limits.
+        """
         self.start()
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            return
+            return 0.0
         try:
             self._hear_hello(process.stdout)
             process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
@@ -99,14 +103,14 @@ class Screen:
                 f"the constraint takes over {self.max_seconds:g} s to compile; simplify its "
                 "patterns or bounds"
             )
-        elif not reply.endswith(b"\n"):
+        if not reply.endswith(b"\n"):
             self._give_up(
                 f"the constraint takes over {self.max_bytes >> 20} MiB to compile; simplify it"
             )
-        else:
-            message = json.loads(reply)
-            if message is not None:
-                raise InvalidGrammar(message)
+        verdict = json.loads(reply)
+        if isinstance(verdict, str):
+            raise InvalidGrammar(verdict)
+        return float(verdict)
 
     def _hear_hello(self, stream: IO[bytes]) -> None:
         """Wait until the process is ready, which is not the constraint's time."""
@@ -182,20 +186,29 @@ def _compiler() -> GrammarCompiler:
     return GrammarCompiler(Vocabulary.from_tokens(tokens, [256]))
 
 
-def _verdict(compiler: GrammarCompiler, line: bytes) -> str | None:
+def _verdict(compiler: GrammarCompiler, line: bytes) -> str | float:
+    started = time.process_time()
     try:
         fields = json.loads(line)
         options = tuple((name, value) for name, value in fields["options"])
-        matcher = compiler.compile(GrammarSpec(fields["kind"], fields["source"], options)).matcher()
-        matcher.shortest_completion()  # a request asks this first, and it may take longer
-        matcher.fill_bitmask(allocate_bitmask(1, compiler.vocabulary.size), 0)
-        return matcher.error
+        error = fill_first(compiler.compile(GrammarSpec(fields["kind"], fields["source"], options)))
+        return time.process_time() - started if error is None else error
     except RadixgenError as error:
         return str(error)
     except MemoryError:
         raise SystemExit(1) from None  # nothing here can be trusted any more
     except Exception as error:
         return f"the constraint failed: {error!r}"
+
+
+def fill_first(grammar: CompiledGrammar) -> str | None:
+    """Have what the first step needs of a grammar computed: its mask meets all states there for the
+    first time, which may take longer than compiling. What is wrong, or None."""
+    matcher = grammar.matcher()
+    matcher.shortest_completion()
+    bitmask = allocate_bitmask(1, grammar.engine.vocabulary.size)
+    matcher.fill_bitmask(bitmask, 0, AMPLE)
+    return matcher.error
 
 
 def _limit_memory(max_bytes: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import threading
 import time
 from array import array
 from typing import Any
@@ -18,6 +19,7 @@ from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
+from radixgen.runtime.grammar_screen import Screen
 from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import FinishReason, GrammarSpec, SamplingParams
@@ -141,3 +143,41 @@ def test_an_aborted_request_leaves_no_compile_behind() -> None:
     assert list(terminals_of(drive(engine))) == ["r"]
     assert engine.grammars is not None
     assert engine.grammars.num_waiting == 0
+
+
+class Verdict(Screen):
+    """Says of every constraint that it takes so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def start(self) -> None:
+        """No process."""
+
+    def check(self, spec: GrammarSpec) -> float:
+        return self.seconds
+
+
+def test_a_heavy_grammar_gets_an_engine_of_its_own() -> None:
+    """While an engine works, whoever needs it waits."""
+    vocabulary, screen = Vocabulary.from_tokens(TOKENS, [END]), Verdict(0.0)
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen)
+    ready = threading.Semaphore(0)
+    pool.wake = ready.release
+    engines = []
+    for number, (pattern, seconds) in enumerate(
+        [("a+", 0.0), ("b+", 0.0), ("c+", 9.0), ("d+", 9.0), ("c+", 0.0), ("a+", 9.0)]
+    ):
+        screen.seconds = seconds
+        pool.submit(f"r{number}", GrammarSpec("regex", pattern))
+        assert ready.acquire(timeout=60)
+        (outcome,) = pool.take()
+        (grammar,) = outcome.grammars
+        assert grammar is not None
+        engines.append(grammar.engine)
+    shared, same, heavy, other, again, known = engines
+    assert shared is same is known
+    assert heavy is again
+    assert len({id(shared), id(heavy), id(other)}) == 3
+    assert (pool.num_compiled, pool.num_cached) == (4, 2)
