@@ -126,10 +126,11 @@ INLINE void block(const int rows, const int tiles, const int bits, const int gro
     for (int i = 0; i < rows * tiles; i++) result[i] = sum[i];
 }
 
-typedef void block_function(weights, activations, vf *);
+/* By address: copied arguments are stored in parts and loaded whole, which waits for all stores. */
+typedef void block_function(const weights *, const activations *, vf *);
 #define BLOCK(name, rows, tiles, ...)                                                              \
-    static void name##_##rows##_##tiles(weights w, activations a, vf *sum) {                       \
-        block(rows, tiles, __VA_ARGS__, w, a, sum);                                                \
+    static void name##_##rows##_##tiles(const weights *w, const activations *a, vf *sum) {         \
+        block(rows, tiles, __VA_ARGS__, *w, *a, sum);                                              \
     }
 #if RK_ISA == 512
 #define WIDEST(name, ...) BLOCK(name, 4, 2, __VA_ARGS__)
@@ -185,7 +186,7 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
     char *out = PTR(char, 13) + (row * stride + n * 16) * (half ? 2 : 4);
     vf sum[8];
-    forms[INT(2)][tiles == 2 ? 3 : step / 2](w, a, sum);
+    forms[INT(2)][tiles == 2 ? 3 : step / 2](&w, &a, sum);
     finish(sum, (int)step, (int)tiles, bias, out, stride, INT(5) - n * 16, half);
 }
 

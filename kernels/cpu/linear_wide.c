@@ -173,14 +173,14 @@ INLINE void block_32(const int rows, const int bits, const int group, const int 
 }
 
 /* For each form: 16 bits with 1, 2, 4 rows of a tile and 4 of two; floats with 1, 2, 4, 8 rows. */
-typedef void block_function(tile, inputs, vf *);
+typedef void block_function(const tile *, const inputs *, vf *); /* as in linear_packed.c */
 #define BLOCK_16(name, rows, tiles, ...)                                                           \
-    static void name##_16_##rows##_##tiles(tile w, inputs a, vf *sum) {                            \
-        block_16(rows, tiles, __VA_ARGS__, w, a, sum);                                             \
+    static void name##_16_##rows##_##tiles(const tile *w, const inputs *a, vf *sum) {              \
+        block_16(rows, tiles, __VA_ARGS__, *w, *a, sum);                                           \
     }
 #define BLOCK_32(name, rows, ...)                                                                  \
-    static void name##_32_##rows(tile w, inputs a, vf *sum) {                                      \
-        block_32(rows, __VA_ARGS__, w, a, sum);                                                    \
+    static void name##_32_##rows(const tile *w, const inputs *a, vf *sum) {                        \
+        block_32(rows, __VA_ARGS__, *w, *a, sum);                                                  \
     }
 #if RK_ISA == 512
 #define WIDEST(name, ...) BLOCK_16(name, 4, 2, __VA_ARGS__) BLOCK_32(name, 8, __VA_ARGS__)
@@ -213,7 +213,7 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
     inputs a = {PTR(char, 6) + row * columns * (INT(16) / 8), PTR(float, 7) + row * groups,
                 PTR(float, 8) + row * groups, columns, groups};
     vf sum[8];
-    f(w, a, sum);
+    f(&w, &a, sum);
     for (int64_t i = 0; i < step * tiles; i++) {
         int64_t output = first + i % tiles * 16;
         put_outputs(sum[i], INT(12) ? PTR(float, 12) + output : NULL, PTR(void, 13),
