@@ -267,25 +267,28 @@ class RuntimeEndpoint:
             given = await self._score_text(conversation.text, select.choices, extras)
             return Scored(Scores(select.choices, given))
         prefix, rest = conversation.branches(select.choices)
-        given = await self._score_ids(self._ids(prefix), rest, extras)
+        given, meta = await self._score_ids(self._ids(prefix), rest, extras)
         alone: tuple[tuple[float, ...], ...] = ()
         if needs_unconditional(select.method):
-            alone = await self._score_ids(self._ids(()), rest, extras)
+            alone, _ = await self._score_ids(self._ids(()), rest, extras)
         branches = [[*prefix, *option] for option in rest]
-        return Scored(Scores(select.choices, given, alone), branches)
+        return Scored(Scores(select.choices, given, alone), branches, meta)
 
     async def _score_ids(
         self, prefix: list[int], rest: Sequence[list[int]], extras: dict[str, Any]
-    ) -> tuple[tuple[float, ...], ...]:
+    ) -> tuple[tuple[tuple[float, ...], ...], dict[str, int]]:
         body = {
             "input_ids": [[*prefix, *option] for option in rest],
             "logprob_start_len": max(len(prefix) - 1, 0),
         }
-        rows = await self._scored(body, extras)
-        return tuple(
-            tuple(_logprob(entry) for entry in row[-len(option) :])
-            for row, option in zip(rows, rest, strict=True)
+        answers = await self._scored(body, extras)
+        scores = tuple(
+            tuple(_logprob(entry) for entry in answer["input_token_logprobs"][-len(option) :])
+            for answer, option in zip(answers, rest, strict=True)
         )
+        cached = max(answer.get("cached_tokens", 0) for answer in answers)
+        num_tokens = len(prefix) + sum(map(len, rest))
+        return scores, {"prompt_tokens": num_tokens, "cached_tokens": min(cached, len(prefix))}
 
     async def _score_text(
         self, prompt: str, choices: Sequence[str], extras: dict[str, Any]
@@ -299,13 +302,14 @@ class RuntimeEndpoint:
             start = max(answer["meta_info"]["prompt_tokens"] - OVERLAP, 0)
             own = answer["meta_info"]["input_token_logprobs"][start:]
         body = {"text": [prompt + choice for choice in choices], "logprob_start_len": start}
-        rows = await self._scored(body, extras)
+        rows = [answer["input_token_logprobs"] for answer in await self._scored(body, extras)]
         return tuple(tuple(map(_logprob, _beyond(row, own))) for row in rows)
 
-    async def _scored(self, body: dict[str, Any], extras: dict[str, Any]) -> list[list[Any]]:
+    async def _scored(self, body: dict[str, Any], extras: dict[str, Any]) -> list[dict[str, Any]]:
+        """What is said of each text, its log-probabilities among it."""
         start = body.pop("logprob_start_len")
         answers = await self._post("/generate", _scoring(body, start) | extras)
-        return [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+        return [answer["meta_info"] for answer in answers]
 
     # ---- the cache ----
 

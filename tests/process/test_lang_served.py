@@ -104,6 +104,7 @@ def test_a_server_says_what_the_runtime_says(
         s += "The way is " + rg.select("way", ["left", "right", "straight on"])
 
     pairs = [choose.run(backend=b).get_meta_info("way") for b in (runtime, endpoint)]
+    assert pairs[0]["prompt_tokens"] == pairs[1]["prompt_tokens"] > len("The way is ")
     scores = [meta["normalized_prompt_logprobs"] for meta in pairs]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
