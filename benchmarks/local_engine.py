@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import time
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,11 @@ class LocalEngine:
         after = self.engine.stats()
         run.counts = {name: value - before.get(name, 0.0) for name, value in after.items()}
         return run
+
+    def send(self, asks: Iterable[Ask]) -> list[str]:
+        """Add requests, whose steps the caller takes; returns their names."""
+        asks = list(asks)
+        return list(self._add(asks, [Output() for _ in asks]))
 
     def decode_steps(self, asks: Sequence[Ask], count: int) -> list[float]:
         """Seconds of `count` steps in which every request decodes; then all are cancelled."""

@@ -13,6 +13,7 @@ schema: how many are valid at the first try and in the end, and the tokens that 
 
 import json
 import math
+import re
 import sys
 import warnings
 from collections import Counter
@@ -90,9 +91,24 @@ def _cases(compiler: GrammarCompiler, count: int, refused: "Counter[str]") -> It
 def _can_judge(schema: Any) -> bool:
     try:
         _validator(schema).is_valid({})
+        for pattern in _patterns(schema):
+            re.compile(pattern)
     except Exception:  # a pattern of another dialect, a reference that is not in the file
         return False
     return True
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Every pattern in a schema; what only looks like one does no harm."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _patterns(item)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        if isinstance(schema.get("patternProperties"), dict):
+            yield from schema["patternProperties"]
+        yield from _patterns(list(schema.values()))
 
 
 def _validator(schema: Any) -> Any:

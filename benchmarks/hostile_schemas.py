@@ -1,0 +1,150 @@
+"""Do constraints that are made to be slow delay the requests of others?
+
+    python -m benchmarks.hostile_schemas [--quick]
+
+Rounds of 32 ordinary requests, half of them under a schema, with and without one who sends hostile
+constraints all the while: as soon as one is answered, the next, each a little different so that no
+cache helps. Some are refused, some compile, some are stopped after their seconds. Told are the
+seconds in which the ordinary requests end, and their slowest steps, as ratios of neighbouring
+rounds. The process that tries constraints needs a core of its own: on a machine whose cores are all
+busy, its share is what the ratio shows.
+"""
+
+import itertools
+import json
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+
+from benchmarks.harness import Report, Spread, arguments, percentile, table
+from benchmarks.local_engine import Ask, LocalEngine
+from radixgen.messages import GenerateRequest, RequestFailed
+from radixgen.schedule.request import SequenceOutput
+from radixgen.types import GrammarSpec, SamplingParams
+
+NUM_ORDINARY = 32
+NUM_TOKENS = 12  # of each; three times as many under the schema
+GOAL = 1.2
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 20, "maxLength": 120},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
+    "required": ["name", "age"],
+}
+
+
+def hostile(number: int) -> GrammarSpec:
+    """One of five kinds, in turn."""
+    match number % 5:
+        case 0:  # exponentially many ways to read a text
+            return GrammarSpec(
+                "regex", f"(a|b)*a(a|b){{{40 + number}}}(c|d)*c(c|d){{{30 + number}}}"
+            )
+        case 1:  # as many alternatives of one object
+            shapes = [
+                {"anyOf": [{"required": [f"r{i}{j}x{number}"]} for j in range(3)]}
+                for i in range(12)
+            ]
+            return GrammarSpec("json_schema", json.dumps({"type": "object", "allOf": shapes}))
+        case 2:  # an intersection of long patterns
+            parts = [{"pattern": f"^[a-z]*{letter}[a-z]{{{number}}}" * 2} for letter in "abcdefgh"]
+            return GrammarSpec("json_schema", json.dumps({"type": "string", "allOf": parts}))
+        case 3:  # many members and many values
+            members = {f"key{i}_{number}": {"enum": list(range(200))} for i in range(400)}
+            return GrammarSpec("json_schema", json.dumps({"properties": members}))
+        case _:  # a grammar that calls itself everywhere
+            rules = "\n".join(f"r{i}: r{(i * 7 + 1) % 60} r{(i * 3 + 2) % 60} | /x{i}{number}+/"
+                              for i in range(60))  # fmt: skip
+            return GrammarSpec("lark", f"start: r0\n{rules}")
+
+
+def main() -> int:
+    options = arguments(__doc__ or "").parse_args()
+    rounds = 3 if options.quick else 7
+    report = Report("hostile_schemas", {"rounds": rounds, "ordinary requests": NUM_ORDINARY})
+    local = LocalEngine(num_pages=4096)
+    attack = _Attack(local)
+    _round(local, None)  # to warm up
+    seconds, slowest = list[float](), list[float]()
+    for _ in range(rounds):
+        alone, beside = _round(local, None), _round(local, attack)
+        seconds.append(sum(beside) / sum(alone))
+        slowest.append(percentile(beside, 95) / percentile(alone, 95))
+    rows = [
+        [name, *(f"{value:.3f}" for value in (spread.median, spread.low, spread.high))]
+        for name, spread in (("seconds", Spread.of(seconds)), ("p95 step", Spread.of(slowest)))
+    ]
+    table(["beside hostile ones, over alone", "median", "p25", "p75"], rows)
+    print(f"{attack.num_sent} hostile constraints sent, {attack.num_refused} refused meanwhile")
+    report.results["hostile"] = {"sent": attack.num_sent, "refused": attack.num_refused}
+    report.results["slowest steps"] = Spread.of(slowest)
+    report.at_most("seconds of ordinary requests", Spread.of(seconds).median, GOAL)
+    attack.stop()
+    return report.finish()
+
+
+class _Attack:
+    """Sends hostile constraints, one after the other."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        self._local = local
+        self._numbers = itertools.count()
+        self._open: str | None = None
+        self.num_sent = self.num_refused = 0
+
+    def go_on(self, events: list[object]) -> None:
+        """Send the next one when the last one has ended or begun to write."""
+        for event in events:
+            if isinstance(event, RequestFailed | SequenceOutput) and event.rid == self._open:
+                self.num_refused += isinstance(event, RequestFailed)
+                self.stop()
+        if self._open is None:
+            number = next(self._numbers)
+            self._open, self.num_sent = f"hostile {number}", self.num_sent + 1
+            message = GenerateRequest(self._open, SamplingParams(max_tokens=400), hostile(number))
+            self._local.engine.add(message, array("i", [1, 2, 3]))
+
+    def stop(self) -> None:
+        """Give up the one under way."""
+        if self._open is not None:
+            self._local.engine.abort(self._open)
+            self._open = None
+
+
+def _round(local: LocalEngine, attack: _Attack | None) -> list[float]:
+    """Seconds from each step to the next until all ordinary requests have ended."""
+    seconds: list[float] = []
+    left = set(local.send(_ordinary(local)))
+    last = time.perf_counter()
+    while left:
+        if attack is not None:
+            attack.go_on([])
+        if not local.engine.has_work:
+            time.sleep(0.0005)
+            continue
+        events = local.engine.step()
+        if attack is not None:
+            attack.go_on([*events])
+        left -= {e.rid for e in events if isinstance(e, SequenceOutput) and e.finish_reason}
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+    if attack is not None:
+        attack.stop()
+    return seconds
+
+
+def _ordinary(local: LocalEngine) -> Iterator[Ask]:
+    spec = GrammarSpec("json_schema", json.dumps(SCHEMA))
+    for number in range(NUM_ORDINARY):
+        prompt = local.chat(f"Describe person {number} of a village as JSON.")
+        limit = 3 * NUM_TOKENS if number % 2 else NUM_TOKENS
+        sampling = SamplingParams(max_tokens=limit, seed=number)
+        yield prompt, sampling, spec if number % 2 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
