@@ -1,7 +1,9 @@
 """SGLang's routes and the server's own, against a live server on a tiny random model."""
 
+import asyncio
 import json
 import re
+import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -252,6 +254,65 @@ def test_bodies_that_are_none(http: httpx2.Client) -> None:
     assert large.status_code == 413
     assert http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     assert http.get("/v1/completions").status_code == 405
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "boolean"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("spelling", "status"),
+    [
+        ({"guided_json": nested(20)}, 200),
+        ({"guided_json": nested(190)}, 400),
+        ({"guided_json": {"$ref": "#"}}, 400),
+        ({"guided_regex": "(" * 3000 + "a" + ")" * 3000}, 400),
+        ({"guided_regex": "(a|aa)+$"}, 200),
+        ({"guided_regex": "(a+)+b"}, 200),
+        ({"ebnf": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000}, 400),
+    ],
+)
+def test_hostile_constraints_are_kept_or_refused(
+    http: httpx2.Client, spelling: dict[str, Any], status: int
+) -> None:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 60, **spelling}
+    answer = http.post("/v1/completions", json=body)
+    assert answer.status_code == status, answer.text
+    if status == 400:
+        assert answer.json()["error"]["param"] == next(iter(spelling))
+
+
+def test_a_thousand_streams_are_open_at_once() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    host, port = shared_server().url.removeprefix("http://").split(":")
+
+    async def one(number: int) -> bytes:
+        body = json.dumps({"model": "tiny", "prompt": f"{number % 50}", "max_tokens": 3,
+                           "temperature": 0, "ignore_eos": True, "stream": True})  # fmt: skip
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        head += "content-type: application/json\r\nconnection: close\r\n\r\n"
+        writer.write((head + body).encode())
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def everyone() -> list[bytes]:
+        return list(await asyncio.gather(*map(one, range(1000))))
+
+    answers = asyncio.run(everyone())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def text(answer: bytes) -> str:
+        chunks = map(json.loads, re.findall(rb"data: (\{.*\})\n", answer))
+        return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+    assert all(answer.startswith(b"HTTP/1.1 200") and b"[DONE]" in answer for answer in answers)
+    assert all(text(answers[i]) == text(answers[i % 50]) for i in range(1000))
 
 
 def test_a_body_in_pieces_that_is_too_large(http: httpx2.Client) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from radixgen.cli.serve import _keys as read_keys
 from radixgen.errors import ConfigError
 from radixgen.serve.gate import ADMIN_PATHS, OPEN_PATHS, Gate
 from radixgen.serve.settings import ServeConfig
@@ -127,6 +129,18 @@ def test_keys_keep_their_namespaces_apart() -> None:
     _, second = ask(config, "/v1/models", bearer("b"))
     assert first != second
     assert b'"a"' not in first
+
+
+def test_keys_of_a_file_are_one_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\n  two \n")
+    assert read_keys(["zero"], file) == ("zero", "one", "two")
+    for content in (b"", b"\n \n", b"\xff\xfe"):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match="--api-key-file"):
+            read_keys(None, file)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_keys(None, tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
