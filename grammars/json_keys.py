@@ -24,7 +24,7 @@ from radixgen.grammars.expr import (
 )
 from radixgen.grammars.json_layout import QUOTE
 from radixgen.grammars.json_shapes import ANYTHING, Goal, Keys, ObjectShape, is_never
-from radixgen.grammars.json_texts import any_of, encoded, matches, spelled
+from radixgen.grammars.json_texts import ANY_TEXT, any_of, encoded, matches, spelled
 
 MAX_CLASSES = 128
 FEW_CLASSES = 4  # of so many each is looked at by itself
@@ -33,6 +33,9 @@ MAX_COMBINED = 500  # states of all languages together
 
 class TooManyClasses(Exception):
     """Patterns overlap in more ways than are looked at."""
+
+
+_EVERY = frozenset((ANY_TEXT,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class KeyClass:
 
     def narrowed(self, inside: Iterable[Expr], outside: Iterable[Expr]) -> "KeyClass | None":
         """The part within these languages; None where it is plainly empty."""
-        within, without = self.inside.union(inside), self.outside.union(outside)
-        if within & without:
+        within, without = self.inside.union(inside) - _EVERY, self.outside.union(outside)
+        if within & without or without & _EVERY:
             return None
         return KeyClass(within, without, self.goal, self.some)
 

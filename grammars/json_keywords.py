@@ -180,7 +180,7 @@ def texts(node: Schema, formats: bool) -> Texts:
 
 def pattern(source: str) -> Texts:
     """The texts in which a pattern is found."""
-    return txt.language(parse(source, dialect="ecma", mode="search"))
+    return txt.language(txt.searched(parse(source, dialect="ecma", mode="search")))
 
 
 # --- objects -------------------------------------------------------------------------------------

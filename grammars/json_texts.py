@@ -17,6 +17,7 @@ from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
     And,
+    Concat,
     Expr,
     Node,
     Not,
@@ -29,7 +30,7 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
-from radixgen.grammars.text_emptiness import is_boolean, text_is_empty
+from radixgen.grammars.text_emptiness import is_boolean, is_nullable, text_is_empty
 
 ANY_TEXT = star(ANY_CHAR)
 assert isinstance(ANY_TEXT, Expr)
@@ -100,6 +101,20 @@ def language(expr: Expr) -> Texts:
     if expr is EMPTY:
         return NONE
     return EVERY if expr is ANY_TEXT else Texts(None, expr)
+
+
+def searched(expr: Expr) -> Expr:
+    """The same texts, where all that is searched for is in every text or is one character or more:
+    then any text is said so, and one character suffices."""
+    args = expr.args if isinstance(expr, Concat) else ()
+    if len(args) != 3 or not args[0] is args[2] is ANY_TEXT:
+        return expr
+    found = args[1]
+    if is_nullable(found):
+        return _expr(ANY_TEXT)
+    if isinstance(found, Repeat) and found.low == 1:
+        return _expr(concat(ANY_TEXT, found.item, ANY_TEXT))
+    return expr
 
 
 def lengths(low: int, high: int | None) -> Texts:

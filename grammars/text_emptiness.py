@@ -72,7 +72,7 @@ def _search(expr: Expr) -> bool | None:
     Depth first for a while, as one long text is found soonest so; then breadth first, as the way
     down may have no end in reach.
     """
-    if expr in _proven or _nullable(expr) or _shown(expr):
+    if expr in _proven or is_nullable(expr) or _shown(expr):
         return False
     found = _explore(expr, MAX_STATES // 3, deque.pop)
     return _explore(expr, MAX_STATES, deque.popleft) if found is None else found
@@ -84,7 +84,7 @@ def _shown(expr: Expr) -> bool:
         here = expr
         for point in (None if is_boolean(part) else _shortest(part)) or ():
             here = _derivative(here, point)
-        if here is not expr and _nullable(here):
+        if here is not expr and is_nullable(here):
             return True
     return False
 
@@ -114,7 +114,7 @@ def combinations(languages: Sequence[Expr], most: int) -> frozenset[frozenset[in
     found: set[frozenset[int]] = set()
     while waiting:
         here = waiting.pop()
-        found.add(frozenset(i for i, part in enumerate(here) if _nullable(part)))
+        found.add(frozenset(i for i, part in enumerate(here) if is_nullable(part)))
         for point in _representatives(frozenset().union(*map(_first, here))):
             there = tuple(_part_derivative(part, point) for part in here)
             if there not in seen:
@@ -133,7 +133,7 @@ def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool
             there = _derivative(here, point)
             if there is EMPTY or there in seen:
                 continue
-            if _nullable(there) or not is_boolean(there):
+            if is_nullable(there) or not is_boolean(there):
                 return False
             seen.add(there)
             waiting.append(there)
@@ -156,18 +156,19 @@ def is_boolean(node: Node) -> bool:
 
 
 @lru_cache(8192)
-def _nullable(node: Node) -> bool:
+def is_nullable(node: Node) -> bool:
+    """Whether the empty text is in the language."""
     match node:
         case Literal():
             return not node.value
         case Concat() | And():
-            return all(map(_nullable, node.args))
+            return all(map(is_nullable, node.args))
         case Union():
-            return any(map(_nullable, node.args))
+            return any(map(is_nullable, node.args))
         case Repeat():
-            return node.low == 0 or _nullable(node.item)
+            return node.low == 0 or is_nullable(node.item)
         case Not():
-            return not _nullable(node.item)
+            return not is_nullable(node.item)
     return False
 
 
@@ -181,7 +182,7 @@ def _first(node: Node) -> frozenset[Chars]:
             found: frozenset[Chars] = frozenset()
             for part in node.args:
                 found |= _first(part)
-                if not _nullable(part):
+                if not is_nullable(part):
                     break
             return found
         case Repeat():
@@ -218,7 +219,7 @@ def _derivative(node: Expr, point: int) -> Expr:
             found = []
             for index, part in enumerate(node.args):
                 found.append(_expr(concat(_derivative(part, point), *node.args[index + 1 :])))
-                if not _nullable(part):
+                if not is_nullable(part):
                     break
             return alternatives(found)
         case Union():

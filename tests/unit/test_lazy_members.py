@@ -1,6 +1,7 @@
 """Members that wait: one table reads their names, their values are made when a text gets there."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,12 @@ def test_a_look_proves_no_more_than_there_is(schema: dict[str, Any]) -> None:
     assert not has_value(Document(json.dumps(schema)).root)
     with pytest.raises(InvalidGrammar):
         GrammarCompiler(VOCABULARY).compile(GrammarSpec("json_schema", json.dumps(schema)))
+
+
+@pytest.mark.parametrize("pattern", [".*", ".+", "(ab)?", "[a-c]+", "(a|b?)+", "(ab)+", "[^a]{2,}"])
+def test_what_is_searched_for_is_found_anywhere(pattern: str) -> None:
+    for value in ("", "a", "b", "xabx", "\n", "\né", "aab", "aé", "xx"):
+        found = re.search(pattern, value) is not None
+        assert accepts({"pattern": pattern}, json.dumps(value)) == found
+        members = {"patternProperties": {pattern: False}}
+        assert accepts(members, json.dumps({value: 1})) != found
