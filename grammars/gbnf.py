@@ -17,6 +17,7 @@ ambiguity and recursion without bound are all read as they stand. Refused: refer
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ _TOKENS = re.compile(
     r"""
     (?P<blank>(?:[\ \t\r\n]|\#[^\n]*)+)
   | (?P<macro>(?:TagDispatch|Token|ExcludeToken)[ \t]*\()
-  | (?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)
+  | (?P<name>[A-Za-z0-9_][A-Za-z0-9_.\-]*)
   | (?P<defines>::=)
   | (?P<literal>"(?:[^"\\\n]|\\.)*")
   | (?P<class>\[(?:[^\]\\]|\\.)*\])
@@ -81,8 +82,8 @@ def gbnf(source: str, root: str = "root", rules: RuleSet | None = None) -> Node:
 class _Parser:
     def __init__(self, source: str, rules: RuleSet) -> None:
         self.rules = Rules(rules)
-        self._source = source
         self._tokens = _tokens(source)
+        self._lines = [0, *(at + 1 for at, letter in enumerate(source) if letter == "\n")]
         self._at = 0
 
     def read(self) -> None:
@@ -109,7 +110,8 @@ class _Parser:
         return token
 
     def _where(self, token: _Token) -> str:
-        return place(self._source, token.start)
+        line = bisect_right(self._lines, token.start)
+        return f"line {line}, column {token.start - self._lines[line - 1] + 1}"
 
     # --- structure ---
 

@@ -176,7 +176,7 @@ class Algebra:
         told apart by what stands around them.
         """
         found, choices = self.every(kind), []
-        for part in self._included(node, kind, []):
+        for part in self._included(node, kind, [], set()):
             if part is not node and self._cases.concern(part, kind):
                 found = self.meet(kind, found, self.evaluate(part, kind))
                 continue
@@ -194,20 +194,25 @@ class Algebra:
                 self._refuse_size(term[0], part)
         return found
 
-    def _included(self, node: Schema, kind: str, path: list[Schema]) -> Iterator[Schema]:
-        """A schema, and those that its values have to satisfy as well."""
+    def _included(
+        self, node: Schema, kind: str, path: list[Schema], seen: set[Schema]
+    ) -> Iterator[Schema]:
+        """A schema, and those that its values have to satisfy as well, each once."""
         if node in path:
             self._refuse_cycle(node)
         if path and (node, kind, True) in self._active:
             if self._active[node, kind, True] < self._depth:
                 raise Undecided
             self._refuse_cycle(node)
+        if node in seen:
+            return
+        seen.add(node)
         yield node
         path.append(node)
         for term in terms(node) if len(path) == 1 or not self._cases.concern(node, kind) else ():
             if term[0] in INCLUDING:
                 for part in term[1] if term[0] == "allOf" else term[1:]:
-                    yield from self._included(part, kind, path)
+                    yield from self._included(part, kind, path, seen)
         path.pop()
 
     def _refuse_cycle(self, node: Schema) -> NoReturn:

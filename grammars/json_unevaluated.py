@@ -97,6 +97,12 @@ class Cases:
         return self._plain_cases(node, kind)
 
     def _plain_cases(self, node: Schema, kind: str) -> list[Case]:
+        known: list[Case] | None = node.memo.get(("cases", kind))
+        if known is None:
+            known = node.memo["cases", kind] = self._find_cases(node, kind)
+        return known
+
+    def _find_cases(self, node: Schema, kind: str) -> list[Case]:
         seen = NOTHING if hides_siblings(node) else looked_at(node, kind, self._algebra)
         found: list[Case] = [(self._algebra.own(node, kind, True), seen)]
         for term in terms(node):

@@ -22,7 +22,10 @@ Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
-UNSPELLABLE = "no tokens spell the shortest completion: single bytes are missing in the vocabulary"
+UNSPELLABLE = (
+    "no tokens spell the shortest completion: single bytes are missing in the vocabulary, or it is "
+    "longer than any text"
+)
 STATE_BYTES = 2000  # about what a state with its stacks and moves takes
 
 
