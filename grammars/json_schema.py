@@ -9,7 +9,8 @@ What is written is JSON by value, in the spellings that printers of JSON produce
   `property_order` is "any";
 - names of declared members, and texts listed by `enum` and `const`, without needless escapes;
 - integers without a fraction or exponent; numbers under bounds as decimals or with one digit before
-  the point and an exponent.
+  the point and an exponent;
+- arrays whose items have to differ, where these have too many values to list, with 256 at most.
 
 A value in another spelling is refused though the schema allows it; nothing is accepted that the
 schema does not allow.
