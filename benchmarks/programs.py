@@ -240,7 +240,7 @@ def main() -> int:
         model, scale = args.model, Scale(args.count or 4, 24)
         if args.quick:
             tiny = write_tiny_model(Path(folder), max_position_embeddings=8192)
-            model, scale = str(tiny), Scale(args.count or 2, 6)
+            model, scale = str(tiny), Scale(args.count or 1, 6)
         settings: dict[str, Any] = {"page_size": 16, "num_pages": 4096, "threads": 1}
         with (
             Runtime(model, **settings) as cached,
