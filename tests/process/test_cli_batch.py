@@ -38,6 +38,29 @@ def records(path: Path) -> dict[str, Any]:
     return found
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Answers for the Api of its class."""
+
+    protocol_version = "HTTP/1.1"
+    api: "Api"
+
+    def do_POST(self) -> None:
+        size = int(self.headers["content-length"])
+        prompt = json.loads(self.rfile.read(size))["prompt"]
+        status = self.api.answer(prompt)
+        usage = {"prompt_tokens": 4, "completion_tokens": 2}
+        good, bad = {"usage": usage, "echo": prompt}, {"error": {"message": "no"}}
+        data = json.dumps(good if status == 200 else bad).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.send_header("x-request-id", f"id-{prompt}")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged."""
+
+
 class Api:
     """A server that echoes prompts and counts them. `plan`: prompt -> statuses before success."""
 
@@ -45,32 +68,18 @@ class Api:
         self.plan: dict[str, list[int]] = {}
         self.seen: Counter[str] = Counter()
         self.gate = threading.Semaphore(10**6)  # answers that may leave
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(handler) -> None:
-                prompt = json.loads(handler.rfile.read(int(handler.headers["content-length"])))[
-                    "prompt"
-                ]
-                self.gate.acquire()
-                self.seen[prompt] += 1
-                status = self.plan.get(prompt, []).pop(0) if self.plan.get(prompt) else 200
-                answer = {"usage": {"prompt_tokens": 4, "completion_tokens": 2}, "echo": prompt}
-                data = json.dumps(answer if status == 200 else {"error": {"message": "no"}})
-                handler.send_response(status)
-                handler.send_header("content-length", str(len(data)))
-                handler.send_header("x-request-id", f"id-{prompt}")
-                handler.end_headers()
-                handler.wfile.write(data.encode())
-
-            def log_message(handler, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("ApiHandler", (Handler,), {"api": self})
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, prompt: str) -> int:
+        """The status for a prompt, once the gate lets it pass."""
+        self.gate.acquire()
+        self.seen[prompt] += 1
+        return self.plan[prompt].pop(0) if self.plan.get(prompt) else 200
 
 
 @pytest.fixture
