@@ -5,6 +5,7 @@ Every name of a class is under the same rules.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from radixgen.grammars import text_emptiness
 from radixgen.grammars.derivative import state_not_empty
@@ -112,6 +113,7 @@ def _is_void(one: KeyClass) -> bool:
     return text_emptiness.text_is_empty(_language(one)) is True
 
 
+@lru_cache(1024)  # keeps what is proven of them, too
 def _language(one: KeyClass) -> Expr:
     """The names of a class, as a text expression."""
     return conj(*one.inside, *(complement(expr) for expr in one.outside))
