@@ -20,7 +20,7 @@ def load_runner(
 ) -> ModelRunner:
     """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
 
-    dtype "auto" is float32; kv_dtype "auto" as `choose_kv_dtype` says. Without C kernels quantised
+    dtype "auto" is float32; kv_dtype "auto" is the same type. Without C kernels quantised
     weights become floats here, so that they are not held twice. The end tokens are those of
     `runner.decoder.config.eos_ids`. Raises ModelError for files that cannot be used and ConfigError
     for settings that do not fit the model or the machine.
@@ -36,25 +36,20 @@ def load_runner(
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations))
     decoder = Decoder(config, weights, dtype, max_context)
-    kv_dtype = choose_kv_dtype(model, dtype, config.head_dim)
+    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
     layout = decoder.kv_layout(cache.page_size, kv_dtype)
     num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
     pages = KVCache.allocate(layout, num_pages, decoder.device)
     return ModelRunner(decoder, pages, config.eos_ids)
 
 
-def choose_kv_dtype(model: ModelConfig, dtype: torch.dtype, head_dim: int) -> torch.dtype:
-    """What pages hold, for hidden states in `dtype`.
+def choose_kv_dtype(setting: KVDtype, dtype: torch.dtype) -> torch.dtype:
+    """What pages hold, for hidden states in `dtype`: auto is the same.
 
-    auto: bfloat16 where the C kernels read it, since that takes half the time and memory and costs
-    a fortieth of what 8-bit inputs do (benchmarks/perplexity.py); `dtype` where inputs keep more,
-    and for the references.
+    bfloat16 halves memory and costs next to nothing of a text's probability, yet it turns a choice
+    between two near tokens now and then, so that it is asked for (benchmarks/perplexity.py).
     """
-    rounded = model.activations in ("auto", "int8") and library.library() is not None
-    read_in_c = head_dim >= 32 and head_dim % 16 == 0
-    narrower = dtype == torch.float32 and rounded and read_in_c
-    default = torch.bfloat16 if narrower else dtype
-    return _torch_dtype(model.kv_dtype, default)
+    return _torch_dtype(setting, dtype)
 
 
 def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:

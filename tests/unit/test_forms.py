@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers import random_blocks
 
-from radixgen.config import ActivationForm, ModelConfig
-from radixgen.kernels import library
+from radixgen.config import ActivationForm, KVDtype
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
 from radixgen.model.assemble import assemble
@@ -23,19 +22,12 @@ def test_a_setting_names_the_form_of_all_places() -> None:
     assert describe(mixed) == "int8: qkv, gate_up, down, head; int16: output"
 
 
-def test_pages_hold_bfloat16_where_that_is_read_in_c_and_inputs_are_rounded_anyway(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    float32, bfloat16 = torch.float32, torch.bfloat16
-    monkeypatch.setattr(library, "library", object)
-    assert choose_kv_dtype(ModelConfig(), float32, 64) == bfloat16
-    assert choose_kv_dtype(ModelConfig(), torch.float16, 64) == torch.float16
-    for head_dim in (12, 16, 40):
-        assert choose_kv_dtype(ModelConfig(), float32, head_dim) == float32
-    assert choose_kv_dtype(ModelConfig(activations="int16"), float32, 64) == float32
-    assert choose_kv_dtype(ModelConfig(kv_dtype="int8"), float32, 12) == torch.int8
-    monkeypatch.setattr(library, "library", lambda: None)
-    assert choose_kv_dtype(ModelConfig(), float32, 64) == float32
+def test_pages_hold_what_is_asked_for_or_what_hidden_states_are() -> None:
+    assert choose_kv_dtype("auto", torch.float32) == torch.float32
+    assert choose_kv_dtype("auto", torch.bfloat16) == torch.bfloat16
+    for name in ("float32", "bfloat16", "float16", "int8"):
+        setting: KVDtype = name  # type: ignore[assignment]  # one of them
+        assert str(choose_kv_dtype(setting, torch.float32)) == f"torch.{name}"
 
 
 @pytest.mark.parametrize("setting", ["auto", "int8", "int16", "float32"])
