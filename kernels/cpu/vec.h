@@ -28,7 +28,11 @@
 #include <immintrin.h>
 #endif
 
+#if RK_ISA == 0 && defined(__SANITIZE_ADDRESS__)
+#define INLINE static inline /* or checks of every number take compilers minutes */
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Before a loop of constant length whose arrays are to live in registers. Plain C has none to spare,
  * and long straight code takes compilers long. */
