@@ -108,10 +108,11 @@ class RuntimeProcess:
         )
         assert child.stdin is not None
         assert child.stderr is not None
-        self._log_thread = threading.Thread(
+        log_thread = threading.Thread(
             target=self._copy_log, args=(child.stderr,), name="radixgen runtime log", daemon=True
         )
-        self._log_thread.start()
+        log_thread.start()
+        self._log_thread = log_thread  # now that whoever ends us meanwhile can wait for it
         orders = {
             "socket_path": self.address,
             "parent_pid": os.getpid(),

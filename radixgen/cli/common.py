@@ -31,7 +31,7 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130  # exit statuses
 
 # Answers go to stdout, everything about them to stderr, so that output can be piped.
 out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 MODEL, SAMPLING = "Model and runtime", "Sampling"  # panels of the help
 
