@@ -58,6 +58,8 @@ class Tool:
             if inspect.iscoroutinefunction(self.function):
                 return await self.function(**named)
             return await asyncio.to_thread(self.function, **named)
+        except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop of everybody
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         finally:
             took = time.perf_counter() - began
             self.seconds += (took - self.seconds) * (SMOOTHING if self.seconds else 1.0)

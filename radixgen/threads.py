@@ -38,12 +38,19 @@ class LoopThread:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_forever()
+            self._run()
         finally:
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
             self._loop.run_until_complete(self._settle())
             self._loop.close()
+
+    def _run(self) -> None:
+        """Until `stop`. asyncio also leaves when a task raises SystemExit or KeyboardInterrupt: that
+        task has told whoever awaits it, and the others go on."""
+        while not self._stopped:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
 
     async def _settle(self) -> None:
         rest = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]

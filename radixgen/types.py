@@ -132,7 +132,7 @@ class SamplingParams:
 
     max_tokens: int | None = None  # None: until the context is full
     min_tokens: int = 0
-    temperature: float = 1.0  # 0: greedy
+    temperature: float = 1.0  # below LEAST_TEMPERATURE: greedy, and taken as 0
     top_p: float = 1.0
     top_k: int = 0  # 0: off
     min_p: float = 0.0
@@ -156,6 +156,8 @@ class SamplingParams:
         self._normalise()
         for name, kind, low, high in _RANGES:
             _check_range(name, getattr(self, name), kind, low, high)
+        if self.temperature < LEAST_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(
@@ -240,6 +242,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {what} {shown(name)}; {hint}"
 
 
+LEAST_TEMPERATURE = 1e-5  # the law of less is greedy but for exact ties, and ends in 0 / 0
 MAX_STOPS = 64  # stop strings or stop token ids of one request
 MAX_STOP_CHARS = 1000  # of one stop string
 

@@ -116,6 +116,15 @@ def test_a_tools_failure_is_news_for_the_model() -> None:
     assert said.text == "done"
 
 
+def test_a_tool_that_would_end_the_process_fails_alone() -> None:
+    def leave() -> None:
+        raise SystemExit(4)
+
+    node: Any = call([leave])
+    outcome = asyncio.run(node.run('{"name": "leave", "arguments": {}}'))
+    assert outcome.result == {"error": "RuntimeError: SystemExit: 4"}
+
+
 def test_tools_need_describable_functions() -> None:
     def loose(x) -> None: ...  # type: ignore[no-untyped-def]
 

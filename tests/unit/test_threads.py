@@ -126,3 +126,29 @@ def test_a_fork_is_told_and_leaves_the_owner_alone(thread: LoopThread) -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert thread.run(work) == 4
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_ends_the_process_ends_only_itself(
+    thread: LoopThread, end: type[BaseException]
+) -> None:
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        raise end(4)
+
+    waiting = threading.Event()
+    others: list[int] = []
+
+    async def other() -> int:
+        waiting.set()
+        await asyncio.sleep(0.05)
+        return await double(3)
+
+    beside = threading.Thread(target=lambda: others.append(thread.run(other())))
+    beside.start()
+    assert waiting.wait(60)
+    with pytest.raises(end):
+        thread.run(leave())
+    assert thread.run(double(2)) == 4
+    beside.join(60)
+    assert others == [6]

@@ -167,3 +167,9 @@ def test_a_hint_out_of_range_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         CacheHint(**fields)
     assert caught.value.param == "hint"
+
+
+@pytest.mark.parametrize("temperature", [1e-50, 1e-46, 1e-6, 0])
+def test_a_temperature_next_to_nothing_is_greedy(temperature: float) -> None:
+    assert SamplingParams(temperature=temperature).temperature == 0
+    assert SamplingParams(temperature=1e-5).temperature == 1e-5
