@@ -87,7 +87,9 @@ def gen(
         raise InvalidRequest(f"gen takes one constraint, not {' and '.join(named)}", named[1])
     if choices is not None:
         temperature = options.get("temperature")
-        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
+        method = choices_method or token_length_normalized
+        lora = options.get("lora") or options.get("lora_path")
+        return select(name, choices, temperature or 0.0, method, lora=lora)
     said = gen_options({"max_tokens": max_tokens, **options})
     if dtype is not None:
         spec, parse, stops = constraint_of_dtype(dtype)
@@ -130,8 +132,13 @@ def select(
     choices: Sequence[str] | None = None,
     temperature: float = 0.0,
     choices_method: ChoicesMethod = token_length_normalized,
+    *,
+    lora: str | None = None,
 ) -> Node:
-    """The option that the model finds most likely here, by one of the choices methods."""
+    """The option that the model finds most likely here, by one of the choices methods.
+
+    `lora`: the adapter of the runtime to score with.
+    """
     if not choices:
         raise InvalidRequest("select needs at least one choice", "choices")
     if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
@@ -140,7 +147,7 @@ def select(
         raise InvalidRequest("a choice is empty: it has no tokens that could be scored", "choices")
     if temperature > 1e-5:
         raise InvalidRequest("select is greedy: temperature must be 0", "temperature")
-    return Select(name, tuple(choices), choices_method)
+    return Select(name, tuple(choices), choices_method, gen_options({"lora": lora}))
 
 
 def _message(role: Role, content: Any) -> Node:

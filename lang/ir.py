@@ -93,6 +93,7 @@ class GenOptions:
     grammar_mass: bool | None = None
     priority: int | None = None
     namespace: str | None = None
+    lora: str | None = None  # an adapter of the runtime, by name
     program: str | None = None
 
     def over(self, other: Self) -> Self:
@@ -117,7 +118,7 @@ class GenOptions:
 
 
 DEFAULT_MAX_TOKENS = 128
-_NOT_SAMPLING = ("priority", "namespace", "program")
+_NOT_SAMPLING = ("priority", "namespace", "lora", "program")
 _SAMPLING = tuple(f.name for f in fields(GenOptions) if f.name not in _NOT_SAMPLING)
 
 

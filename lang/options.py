@@ -16,11 +16,10 @@ _SPELLINGS = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "top_logprobs_num": "logprobs",
+    "lora_path": "lora",
 }
 _REFUSED = {
     "stop_regex": "use regex=… or grammar=… to say what the text may be",
-    "lora": "adapters are not served",
-    "lora_path": "adapters are not served",
 }
 _WITHOUT_EFFECT = {"return_text_in_logprobs", "logprob_start_len"}
 

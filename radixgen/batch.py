@@ -59,6 +59,7 @@ class ScheduledRow:
     num_top_logprobs: int = 0  # for those positions
     next_id: int | None = None  # the known token after the row, when its log-probability is wanted
     weights: Sequence[tuple[int, float]] = ()  # (token id, natural log of its weight in the draw)
+    lora: str = ""  # the adapter that its tokens are computed with; "": none
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from radixgen.options import (
     Prompt,
     Prompts,
     RequestOptions,
+    check_adapter,
     check_in_vocabulary,
     check_length,
     check_prompt,
@@ -172,7 +173,7 @@ class EngineClient:
         the call, and the others are aborted. `stream=True` gives pieces of all prompts as they
         come. Closing the generator or cancelling the task aborts what is open. Keyword options are
         those of SamplingParams, which replace the ones of `sampling`, and `grammar, hint, priority,
-        namespace, client, rid`.
+        namespace, client, rid, lora`.
 
         Raises InvalidRequest, PromptTooLong, Overloaded, RuntimeUnavailable, RequestAborted.
         """
@@ -231,6 +232,7 @@ class EngineClient:
         Text is tokenized part by part: the boundary between the two is a boundary of tokens.
         """
         check_request_options(options)
+        check_adapter(options.get("lora", ""), self.ready.adapters)
         _check_continuations(continuations)
         first = await self._encode("prefix", prefix)
         rest = [await self._encode("continuations", text, start=False) for text in continuations]
@@ -343,6 +345,7 @@ class EngineClient:
         if many and rid is not None:
             raise InvalidRequest("rid names one request; leave it out for a list", "rid")
         check_in_vocabulary(sampling, self.ready.vocab_size)
+        check_adapter(fields.get("lora", ""), self.ready.adapters)
         requests = []
         for prompt in each:
             ids = await self._encode("prompt", prompt)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from radixgen.errors import ConfigError
-from radixgen.types import WIRE, shown, unknown_name
+from radixgen.types import MAX_ADAPTER_CHARS, WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -51,6 +51,7 @@ class ModelConfig:
     device: str = "cpu"
     max_context: int | None = None  # tokens; None: the model's own
     threads: int | None = None  # compute threads; None: one a physical core
+    adapters: dict[str, str] = field(default_factory=dict)  # LoRA: name -> PEFT's folder
 
     def __post_init__(self) -> None:
         _require(
@@ -60,6 +61,15 @@ class ModelConfig:
             self.threads is None or 1 <= self.threads <= MAX_THREADS,
             f"threads={self.threads}: 1 to {MAX_THREADS}",
         )
+        for name, path in self.adapters.items():
+            _check_adapter(name, path)
+
+
+def _check_adapter(name: str, path: str) -> None:
+    fits = 0 < len(name) <= MAX_ADAPTER_CHARS and name.isprintable()
+    limit = f"1 to {MAX_ADAPTER_CHARS} printable characters"
+    _require(fits, f"adapters: the name {shown(name)} does not have {limit}")
+    _require(bool(path), f"adapters: {shown(name)} has no path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,17 @@ def _level(text: str) -> str:
     return text.upper()
 
 
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split()]
+    if not all(name and path for name, _, path in pairs):
+        raise ValueError("NAME=FOLDER NAME=FOLDER")
+    return {name: path for name, _, path in pairs}
+
+
 VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
+        Variable("RADIXGEN_ADAPTERS", _pairs, None, "LoRA adapters of the runtime, as the setting `adapters`: NAME=FOLDER NAME=FOLDER"),
         Variable("RADIXGEN_ADMIN_KEY", str, "", "key of a server's admin routes, as `serve --admin-key`"),
         Variable("RADIXGEN_API_KEY", str, "", "key that a server asks of every request, as `serve --api-key`, and that commands show to a server"),
         Variable("RADIXGEN_CACHE", str, "", "folder for fetched models and built kernels; empty: the user's cache folder"),

@@ -47,6 +47,13 @@ _BOOT = (
 )
 
 
+_VARIABLES = {
+    "adapters": "RADIXGEN_ADAPTERS",
+    "check": "RADIXGEN_CHECK",
+    "threads": "RADIXGEN_THREADS",
+}
+
+
 def make_config(model: str | os.PathLike[str] = "", **settings: Any) -> RuntimeConfig:
     """Settings by their flat names, with the environment's where none is given.
 
@@ -54,9 +61,10 @@ def make_config(model: str | os.PathLike[str] = "", **settings: Any) -> RuntimeC
     with the nearest right one, or value.
     """
     model = _model_of(model, settings.pop("model_path", ""))
-    for name, variable in {"check": "RADIXGEN_CHECK", "threads": "RADIXGEN_THREADS"}.items():
+    for name, variable in _VARIABLES.items():
         if settings.get(name) is None:
             settings[name] = env.read(variable)
+    settings["adapters"] = settings["adapters"] or {}
     env.read("RADIXGEN_LOG")  # the process reads it; a wrong one is told here
     return from_settings(model=model or env.read("RADIXGEN_MODEL"), **settings)
 

@@ -60,6 +60,7 @@ class GenerateRequest:
     client: str = ""  # who to be fair between
     thinking: Thinking | None = None
     healed: str = ""  # bytes, as Latin-1, that the output is to begin with; no part of its text
+    lora: str = ""  # the adapter to compute with; "": none
     kind: Literal["generate"] = "generate"
 
 
@@ -78,6 +79,7 @@ class ScoreRequest:
     priority: int = 0
     namespace: str = ""
     client: str = ""
+    lora: str = ""
     kind: Literal["score"] = "score"
 
 
@@ -142,6 +144,7 @@ class Ready:
     page_size: int  # tokens
     pid: int
     forms: str = ""  # in which numbers it computes, for people
+    adapters: tuple[str, ...] = ()  # that a request's `lora` may name
     kind: Literal["ready"] = "ready"
 
 

@@ -1,7 +1,7 @@
 """What callers may say of a request, typed in one place, and the checks made before it leaves."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict
 
@@ -26,13 +26,14 @@ Prompts = list[str] | list[list[int]] | list[tuple[int, ...]] | list[Prompt]
 
 
 class RequestOptions(TypedDict, total=False):
-    """How a request is treated; none of it changes what comes out."""
+    """How a request is treated; but for `lora` none of it changes what comes out."""
 
     hint: CacheHint | None
     priority: int  # higher goes first
     namespace: str  # prefixes are shared within one namespace only
     client: str  # who to be fair between; the default is the connection
     rid: str  # the request's name, for `abort`
+    lora: str  # the adapter to compute with, by its name in `Runtime(adapters=…)`; "": none
 
 
 class GenerateOptions(RequestOptions, total=False):
@@ -71,6 +72,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "namespace": (str,),
     "client": (str,),
     "rid": (str,),
+    "lora": (str,),
 }
 _SAMPLING = frozenset(f.name for f in fields(SamplingParams))
 
@@ -139,6 +141,14 @@ def check_length(name: str, num_tokens: int, ready: Ready, num_more: int = 0) ->
             "num_pages or max_total_tokens, whichever is the limit",
             name,
         )
+
+
+def check_adapter(name: str, known: Collection[str]) -> None:
+    """Raises InvalidRequest for an adapter that the runtime does not have; "" is none."""
+    if name and name not in known:
+        have = ", ".join(map(repr, sorted(known))) or "none; start it with adapters={name: folder}"
+        message = f"lora={shown(name)} is no adapter of this runtime; it has: {have}"
+        raise InvalidRequest(message, "lora")
 
 
 def check_in_vocabulary(sampling: SamplingParams, vocab_size: int) -> None:

@@ -222,6 +222,7 @@ def sampling_params(base: SamplingParams | None = None, **params: Any) -> Sampli
     return dataclasses.replace(base or SamplingParams(), **params)
 
 
+MAX_ADAPTER_CHARS = 256  # of the name of an adapter
 MAX_SHOWN = 80  # characters of a caller's value in a message
 
 

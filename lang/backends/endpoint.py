@@ -382,7 +382,11 @@ def _sampling(gen: Gen) -> dict[str, Any]:
 
 
 def _extras(options: GenOptions) -> dict[str, Any]:
-    said = {"priority": options.priority, "extra_key": options.namespace}
+    said = {
+        "priority": options.priority,
+        "extra_key": options.namespace,
+        "lora_path": options.lora,
+    }
     return {name: value for name, value in said.items() if value is not None}
 
 

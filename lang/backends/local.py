@@ -15,7 +15,7 @@ from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
-from radixgen.options import check_in_vocabulary, check_request_options
+from radixgen.options import check_adapter, check_in_vocabulary, check_request_options
 from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
 
 
@@ -42,11 +42,15 @@ class LocalBackend:
         that adds the node."""
         if isinstance(node, Gen):
             check_in_vocabulary(_sampling(node), self.client.ready.vocab_size)
-            check_request_options(_request_options(node.options))
+            self._check_request(node.options)
             if node.grammar is not None:
                 check_constraint(node.grammar)
         elif isinstance(node, Select):
-            check_request_options(_request_options(node.options))
+            self._check_request(node.options)
+
+    def _check_request(self, options: GenOptions) -> None:
+        check_request_options(_request_options(options))
+        check_adapter(options.lora or "", self.client.ready.adapters)
 
     async def generate(
         self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
@@ -163,5 +167,9 @@ def _sampling(gen: Gen) -> SamplingParams:
 
 
 def _request_options(options: GenOptions) -> Any:
-    said = {"priority": options.priority, "namespace": options.namespace}
+    said = {
+        "priority": options.priority,
+        "namespace": options.namespace,
+        "lora": options.lora,
+    }
     return {name: value for name, value in said.items() if value is not None}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from radixgen.batch import PageCopy, ScheduledRow
 from radixgen.errors import InvalidRequest
+from radixgen.model.adapters import AdapterTokens
 from radixgen.model.kv_cache import KVCache
 
 
@@ -44,6 +45,7 @@ class StepInputs:
     outputs: Tensor | None  # int64 [outputs]: tokens, in order; None: all of them
     output_attention: AttentionMetadata  # with the outputs as its queries
     output_ends: Sequence[int]  # of each row, the end of its outputs among all
+    adapters: Sequence[AdapterTokens] = ()  # of which tokens; none of the others
 
 
 def build_inputs(
@@ -77,6 +79,23 @@ def build_inputs(
         outputs=None if all_drawn else outputs,
         output_attention=AttentionMetadata(output_indptr, kv_indptr, kv_indices, last),
         output_ends=whole.output_indptr[1:],
+        adapters=_adapters(rows, whole, cache.device) if any(row.lora for row in rows) else (),
+    )
+
+
+def _adapters(
+    rows: Sequence[ScheduledRow], whole: "_Lists", device: torch.device
+) -> tuple[AdapterTokens, ...]:
+    """The tokens and outputs of each adapter's rows."""
+    tokens: dict[str, list[int]] = {}
+    outputs: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row.lora:
+            for found, indptr in ((tokens, whole.qo_indptr), (outputs, whole.output_indptr)):
+                found.setdefault(row.lora, []).extend(range(indptr[i], indptr[i + 1]))
+    return tuple(
+        AdapterTokens(name, *(t.to(device) for t in _tensors(np.int64, each, outputs[name])))
+        for name, each in tokens.items()
     )
 
 

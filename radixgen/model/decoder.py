@@ -6,6 +6,7 @@
 Each operation computes a row by itself, so tokens may be cut into steps in any way.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,10 @@ from radixgen.kernels.library import library
 from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
+from radixgen.model.adapters import Adapter, adapt
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.config import DecoderConfig
+from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
 from radixgen.model.kv_cache import KVCache, KVLayout
 from radixgen.model.layers import Projection, embed
@@ -54,7 +57,8 @@ class DecoderWeights:
 class Decoder:
     """A model ready to run, its hidden states in `dtype`.
 
-    `max_context`: positions it can be asked for, in tokens; the model's own when None.
+    `max_context`: positions it can be asked for, in tokens; the model's own when None. `adapters`:
+    those that rows of a step may name.
     """
 
     def __init__(
@@ -63,10 +67,12 @@ class Decoder:
         weights: DecoderWeights,
         dtype: torch.dtype = torch.float32,
         max_context: int | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         self.config = config
         self.weights = weights
         self.dtype = dtype
+        self.adapters = dict(adapters or {})
         self.device = weights.final_norm.device
         self.max_context = max_context or config.max_context
         cos, sin = rope_table(config.rope, config.head_dim, self.max_context)
@@ -90,7 +96,7 @@ class Decoder:
 
         With logits, the next step may write both anew.
         """
-        fused = self._fused_over(cache)
+        fused = None if inputs.adapters else self._fused_over(cache)
         if fused is not None:
             return fused(inputs, want_logits)
         return self._forward_apart(inputs, cache), None
@@ -103,18 +109,22 @@ class Decoder:
         x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
         attention, outputs = inputs.attention, None
+        chosen = [(self.adapters[each.name], each.tokens) for each in inputs.adapters]
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
             if i == len(w.layers) - 1:  # nothing after it reads the other tokens
                 attention, outputs = inputs.output_attention, inputs.outputs
-            q, k, v = self._project(layer, x, cos, sin)
+            q, k, v = self._project(layer, _map(layer.qkv, x, i, "qkv", chosen), cos, sin)
             write_kv(k, v, cache.k_pages[i], cache.v_pages[i], inputs.slots)
             if outputs is not None:
                 q, residual = q[outputs], residual[outputs]
+                chosen = [(self.adapters[each.name], each.outputs) for each in inputs.adapters]
             if not len(q):
                 return residual
-            mixed = self._attend(layer, q, cache.k_pages[i], cache.v_pages[i], attention)
+            attended = self._attend(layer, q, cache.k_pages[i], cache.v_pages[i], attention)
+            mixed = _map(layer.output, attended, i, "output", chosen)
             x, residual = self._add_norm(mixed, residual, layer.ffn_norm)
-            x = layer.down(silu_mul(layer.gate_up(x)))
+            gated = silu_mul(_map(layer.gate_up, x, i, "gate_up", chosen))
+            x = _map(layer.down, gated, i, "down", chosen)
             x, residual = self._add_norm(x, residual, next_norm)
         return x
 
@@ -133,11 +143,11 @@ class Decoder:
         return linear(hidden, self.weights.head).float()
 
     def _project(
-        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+        self, layer: Layer, joined: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [tokens, hidden] -> q, k, v [tokens, heads, head_dim], q and k rotated."""
+        """The outputs of `layer.qkv` -> q, k, v [tokens, heads, head_dim], q and k rotated."""
         c = self.config
-        heads = layer.qkv(x).view(len(x), c.num_heads + 2 * c.num_kv_heads, c.head_dim)
+        heads = joined.view(len(joined), c.num_heads + 2 * c.num_kv_heads, c.head_dim)
         end = c.num_heads + c.num_kv_heads
         q, k, v = heads[:, : c.num_heads], heads[:, c.num_heads : end], heads[:, end:]
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -160,7 +170,21 @@ class Decoder:
             scale=self._scale,
             window=layer.window,
         )
-        return layer.output(mixed.view(len(q), -1))
+        return mixed.view(len(q), -1)
 
     def _add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, weight, self.config.rms_norm_eps)
+
+
+def _map(
+    projection: Projection,
+    x: Tensor,
+    layer: int,
+    place: Place,
+    chosen: Sequence[tuple[Adapter, Tensor]],
+) -> Tensor:
+    """x [rows, in] -> [rows, out], with what adapters add to their rows."""
+    y = projection(x)
+    if chosen:
+        adapt(y, x, layer, place, chosen)
+    return y

@@ -5,6 +5,7 @@ import torch
 from radixgen.config import CacheConfig, KVDtype, ModelConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels import library
+from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
@@ -22,8 +23,8 @@ def load_runner(
 
     dtype "auto" is float32; kv_dtype "auto" is the same type. Without C kernels quantised
     weights become floats here, so that they are not held twice. The end tokens are those of
-    `runner.decoder.config.eos_ids`. Raises ModelError for files that cannot be used and ConfigError
-    for settings that do not fit the model or the machine.
+    `runner.decoder.config.eos_ids`. Raises ModelError for files (also of adapters) that cannot be
+    used and ConfigError for settings that do not fit the model or the machine.
     """
     if model.device != "cpu":
         raise ConfigError(f"device={model.device!r}: 'cpu' is the device that can be used")
@@ -35,7 +36,8 @@ def load_runner(
     tensors = dict(loaded.weights)
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations))
-    decoder = Decoder(config, weights, dtype, max_context)
+    adapters = load_adapters(model.adapters, config)
+    decoder = Decoder(config, weights, dtype, max_context, adapters)
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
     layout = decoder.kv_layout(cache.page_size, kv_dtype)
     num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))

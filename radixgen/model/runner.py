@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
+from radixgen.errors import InvalidRequest
 from radixgen.model.attention import (
     StepInputs,
     build_inputs,
@@ -58,6 +59,7 @@ class ModelRunner:
             copy_pages(batch.copies, self.cache)
             return StepResult(())
         started = time.perf_counter()
+        self._check_adapters(batch.rows)
         context = self.decoder.max_context
         inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
         copy_pages(batch.copies, self.cache)
@@ -69,6 +71,11 @@ class ModelRunner:
         mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
         results = self._results(batch.rows, inputs, hidden, logits, mask)
         return StepResult(results, forwarded - started, time.perf_counter() - filled)
+
+    def _check_adapters(self, rows: Sequence[ScheduledRow]) -> None:
+        for row in rows:
+            if row.lora and row.lora not in self.decoder.adapters:
+                raise InvalidRequest(f"row {row.rid}#{row.index} names no adapter: {row.lora!r}")
 
     def _results(
         self,

@@ -60,6 +60,12 @@ def open_safetensors(directory: Path) -> SafetensorsFiles:
     return SafetensorsFiles(directory, places)
 
 
+def open_file(file: Path) -> SafetensorsFiles:
+    """Map one file. Raises ModelError when it is missing, truncated or no safetensors file."""
+    opened = _open(file)
+    return SafetensorsFiles(file.parent, dict.fromkeys(opened.keys(), opened))
+
+
 def _shards(index: Path) -> tuple[Path, ...]:
     try:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())

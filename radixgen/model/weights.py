@@ -135,6 +135,12 @@ def _layer_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]
         yield "attention.k_norm", (config.head_dim,)
 
 
+def hf_name(name: str) -> str:
+    """As Hugging Face checkpoints call it: `layers.3.mlp.up` is `model.layers.3.mlp.up_proj.weight`
+    and `mlp.up` alone `mlp.up_proj.weight`."""
+    return _stored_name(name, _HF_NAMES, "model.layers")
+
+
 def _stored_name(name: str, names: Mapping[str, str], layers: str) -> str:
     """As the checkpoint calls it: `layers.3.attention.q.bias` -> `blk.3.attn_q.bias`."""
     prefix = ""
@@ -166,7 +172,7 @@ def _load_hf(files: ModelFiles, dtype: torch.dtype) -> LoadedModel:
     shapes = expected_shapes(config)
 
     def load(name: str) -> Tensor:
-        stored = _stored_name(name, _HF_NAMES, "model.layers")
+        stored = hf_name(name)
         return source.values(_checked(source, stored, shapes[name], files.path), dtype)
 
     return LoadedModel(config, _in_parallel(load, list(shapes)))

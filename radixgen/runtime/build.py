@@ -43,6 +43,7 @@ class Built:
     num_pages: int
     page_size: int
     forms: str  # in which numbers it computes
+    adapters: tuple[str, ...]  # names
 
 
 def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_counter) -> Built:
@@ -75,6 +76,7 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
             grammar_pool(tokenizer),
             drafter(config, tokenizer),
             tokenizer,
+            adapters=tuple(runner.decoder.adapters),
             clock=clock,
         ),
         model=str(files.path),
@@ -83,6 +85,7 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
         num_pages=num_pages,
         page_size=config.cache.page_size,
         forms=describe_forms(config, runner),
+        adapters=tuple(runner.decoder.adapters),
     )
 
 

@@ -8,7 +8,7 @@ pass those that were in it.
 import logging
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -21,6 +21,7 @@ from radixgen.cache.view import view
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import HEALED, CompiledGrammar
 from radixgen.messages import CacheNode, GenerateRequest, RequestFailed, ScoreRequest
+from radixgen.options import check_adapter
 from radixgen.runtime.beginnings import BeginsWith, TokenTexts
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.faithful import LawKey, PrefixStore
@@ -50,7 +51,7 @@ class Runner(Protocol):
 
 
 class Engine:
-    """Owns a scheduler and a runner. `clock`: seconds.
+    """Owns a scheduler and a runner. `clock`: seconds. `adapters`: names that the runner knows.
 
     The scheduler checks its invariants after each step if it was made to (RADIXGEN_CHECK=1).
     """
@@ -63,12 +64,14 @@ class Engine:
         drafter: Drafter | None = None,
         special: SpecialTokens | None = None,
         *,
+        adapters: Collection[str] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.grammars = grammars
         self._clock = clock
+        self._adapters = adapters
         self._stats = EngineStats()
         self._prefixes = PrefixStore()
         self._special = special
@@ -96,6 +99,7 @@ class Engine:
         return []
 
     def _add(self, message: GenerateRequest | ScoreRequest, ids: "array[int]") -> None:
+        check_adapter(message.lora, self._adapters)
         if isinstance(message, ScoreRequest):
             self.scheduler.add(Request.from_score(message, ids))
             return

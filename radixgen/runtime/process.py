@@ -98,6 +98,7 @@ def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
         page_size=built.page_size,
         pid=os.getpid(),
         forms=built.forms,
+        adapters=built.adapters,
     )
     return Loop(built.engine, socket, ready)
 

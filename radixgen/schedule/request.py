@@ -101,6 +101,20 @@ class ThoughtRules:
     answer_tokens: int
 
 
+def model_namespace(namespace: str, lora: str) -> str:
+    """Where prefixes are shared: within a namespace and, since KV is the adapter's, an adapter.
+
+    No two pairs share one; a namespace without an adapter is itself, but for one that begins as
+    those of adapters do.
+    """
+    if not lora and not namespace.startswith(_OF_ADAPTER):
+        return namespace
+    return f"{_OF_ADAPTER}{lora}{_OF_ADAPTER}{namespace}"
+
+
+_OF_ADAPTER = "\0"  # which no adapter's name holds
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """What was asked for, and when. Build it with `from_generate` or `from_score`.
@@ -125,6 +139,7 @@ class Request:
     thoughts: "ThoughtRules | None" = None  # of the text before the constrained one
     propose: Propose | None = None
     num_healed: int = 0  # bytes at the beginning of the output that are no part of its text
+    lora: str = ""  # the adapter that its tokens are computed with; "": none
 
     # the scheduler's
     order: int = 0  # of arrival
@@ -145,11 +160,12 @@ class Request:
             array("i", prompt_ids),
             message.sampling,
             message.priority,
-            message.namespace,
+            model_namespace(message.namespace, message.lora),
             message.client,
             message.hint,
             message.thinking,
             waiting_for_grammar=message.grammar is not None or message.thinking is not None,
+            lora=message.lora,
         )
 
     @classmethod
@@ -165,10 +181,11 @@ class Request:
             ids[: message.num_prefix_tokens],
             SamplingParams(n=1),
             message.priority,
-            message.namespace,
+            model_namespace(message.namespace, message.lora),
             message.client,
             message.hint,
             continuations=tuple(continuations),
+            lora=message.lora,
         )
 
     @property

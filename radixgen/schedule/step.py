@@ -131,6 +131,7 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
         num_top_logprobs=(sampling.prompt_logprobs or 0) if scores else 0,
         next_id=sequence.tokens[end] if follows else None,
         weights=sequence.law.weights() if planned.samples and sequence.law else (),
+        lora=request.lora,
     )
 
 
