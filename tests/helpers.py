@@ -253,3 +253,64 @@ class GrammarSampler:
             if len(seen) > 3000:
                 return None
         raise AssertionError("dead end")
+
+
+def write_adapter(
+    path: "Path", model: "Path", targets: "Sequence[str]", seed: int = 0, **config: Any
+) -> "Path":
+    """A folder as PEFT writes it: a random LoRA adapter of the Hugging Face model at `model`, for
+    its matrices `targets` (q_proj ...). `config` are keys of adapter_config.json; r is 4."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    said = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(model),
+        "r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.1,
+        "bias": "none",
+        "init_lora_weights": True,
+        "modules_to_save": None,
+        "rank_pattern": {},
+        "use_dora": False,
+        "target_modules": list(targets),
+        **config,
+    }
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Any] = {}
+    for name, weight in load_file(model / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if name.endswith(".weight") and module.split(".")[-1] in targets:
+            for side, shape in (("A", (4, weight.shape[1])), ("B", (weight.shape[0], 4))):
+                values = torch.randn(shape, generator=generator) * 0.1
+                tensors[f"base_model.model.{module}.lora_{side}.weight"] = values
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps(said))
+    return path
+
+
+def merge_adapter(path: "Path", model: "Path", adapter: "Path") -> "Path":
+    """The model with the adapter's products added to its own weights, computed in float64."""
+    import json
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, path)
+    said = json.loads((adapter / "adapter_config.json").read_text())
+    scale = said["lora_alpha"] / (said["r"] ** 0.5 if said.get("use_rslora") else said["r"])
+    parts = load_file(adapter / "adapter_model.safetensors")
+    weights = load_file(model / "model.safetensors")
+    for name, a in parts.items():
+        if name.endswith("lora_A.weight"):
+            b = parts[name.replace("lora_A", "lora_B")]
+            own = name.removeprefix("base_model.model.").replace("lora_A.", "")
+            merged = weights[own].double() + scale * b.double() @ a.double()
+            weights[own] = merged.float()
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    return path

@@ -168,7 +168,8 @@ def _read_config(path: Path, where: str) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise ModelError(f"{where}: {CONFIG} holds no object")
     for key, value in said.items():
-        if key not in _IDLE | _READ and value not in (None, False, {}, []):
+        says_nothing = value is None or value is False or value in ({}, [])
+        if key not in _IDLE | _READ and not says_nothing:
             raise UnsupportedModel(f"{where}: {key}={shown(value)} is not supported; {_ADVICE}")
     if said.get("peft_type") != "LORA":
         kind = shown(said.get("peft_type"))
@@ -195,10 +196,12 @@ def _rank(said: Mapping[str, Any], where: str) -> int:
 
 
 def _scale(said: Mapping[str, Any], where: str) -> float:
-    alpha, rank = said.get("lora_alpha"), said["r"]
+    alpha, rank, by_root = said.get("lora_alpha"), said["r"], said.get("use_rslora", False)
+    if not isinstance(by_root, bool):
+        raise ModelError(f"{where}: use_rslora={shown(by_root)} is not true or false")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e9:
         raise ModelError(f"{where}: lora_alpha={shown(alpha)} is not a finite number")
-    scale: float = alpha / (rank**0.5 if said.get("use_rslora") else rank)
+    scale: float = alpha / (rank**0.5 if by_root else rank)
     return scale
 
 
@@ -211,7 +214,7 @@ def _targets(said: Mapping[str, Any], where: str) -> frozenset[str]:
     if not isinstance(modules, list) or not modules:
         raise UnsupportedModel(f"{where}: target_modules={shown(modules)} is not {known}")
     for module in modules:
-        if module not in _TARGETS:
+        if not isinstance(module, str) or module not in _TARGETS:
             raise UnsupportedModel(f"{where}: target_modules holds {shown(module)}; it is {known}")
     return frozenset(_TARGETS[module] for module in modules)
 
