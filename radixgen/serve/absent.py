@@ -25,7 +25,10 @@ _NO_FILES = (
 )
 _NO_STATE = "this server keeps nothing of a conversation; send its messages with each request"
 _NO_TRAINING = "this server does not train models"
-_NO_ADAPTERS = "this server has no adapters"
+_NO_ADAPTERS = (
+    "adapters are named when the server starts, with --set adapters={…}; a request names one of "
+    "them as its model"
+)
 _NOT_OLLAMA = "Ollama's own routes are not spoken here; its OpenAI-compatible ones under /v1 are"
 
 REASONS = {

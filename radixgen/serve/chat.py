@@ -46,7 +46,7 @@ router = APIRouter(tags=["OpenAI"])
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     context = get_context(request)
-    context.check_model(body.model)
+    lora = context.adapter_of(body.model)
     when_usage = check_stream_options(body.stream_options, body.stream)
     check_mass(body.grammar_mass, body.stream)
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
@@ -57,7 +57,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )
         prompt = await prompt_ids(context.client, turns, tools, layout_of(body))
-        job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body)
+        job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora)
         answer = _Answer(context, job, body, reader_of(tools, choice, content))
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))

@@ -41,7 +41,7 @@ router = APIRouter(tags=["OpenAI"])
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Continue prompts."""
     context = get_context(request)
-    context.check_model(body.model)
+    lora = context.adapter_of(body.model)
     prompts = list_of_prompts(body.prompt)
     check_prompts(len(prompts), context.config)
     when_usage = check_stream_options(body.stream_options, body.stream)
@@ -51,7 +51,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         sampling = to_sampling(
             body, context.config, max_tokens=body.max_tokens, **_logprobs(body, context)
         )
-        job = make_job(request, "cmpl", prompts, sampling, constraint, body)
+        job = make_job(request, "cmpl", prompts, sampling, constraint, body, lora)
         answer = _Answer(context, job, body, prompts)
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))

@@ -40,15 +40,27 @@ class Context:
     def model_name(self) -> str:
         return self.config.model_names[0]
 
+    def adapter_of(self, name: str) -> str:
+        """The adapter that a model's name means: none for the model itself, whose names go first.
+
+        Raises ApiError 404 for a model that is not served.
+        """
+        if name in self.config.model_names:
+            return ""
+        adapters = self.client.ready.adapters
+        if name in adapters:
+            return name
+        served = ", ".join(map(repr, (self.model_name, *adapters)))
+        raise ApiError(
+            404,
+            f"the model {name[:100]!r} is not served here; {served} is",
+            param="model",
+            code="model_not_found",
+        )
+
     def check_model(self, name: str) -> None:
         """Raises ApiError 404 for a model that is not served."""
-        if name not in self.config.model_names:
-            raise ApiError(
-                404,
-                f"the model {name[:100]!r} is not served here; {self.model_name!r} is",
-                param="model",
-                code="model_not_found",
-            )
+        self.adapter_of(name)
 
     async def run(self, request: Request, job: Job) -> list[GenerateResult]:
         """The results of a job, unless the client goes away or the time is over."""
@@ -85,6 +97,7 @@ def make_job(
     sampling: SamplingParams,
     constraint: Constraint | None,
     routing: RoutingFields,
+    lora: str = "",
 ) -> Job:
     """A job with the request's name, which is also the answer's id, and the caller's namespace."""
     rid = routing.rid or routing.request_id or f"{prefix}-{uuid.uuid4().hex}"
@@ -96,6 +109,7 @@ def make_job(
         grammar=constraint.spec if constraint else None,
         priority=routing.priority or 0,
         namespace=namespace(request, routing.cache_salt),
+        lora=lora,
     )
 
 

@@ -38,11 +38,11 @@ router = APIRouter(tags=["OpenAI"])
 async def decisions(body: DecisionRequest, request: Request) -> Response:
     """Answer questions about an input with probabilities."""
     context = get_context(request)
-    context.check_model(body.model)
+    lora = context.adapter_of(body.model)
     turns = conversation(body)
     questions = [asked(question, f"questions[{i}]") for i, question in enumerate(body.questions)]
     with renamed(None, messages="input", prompt="input", prefix="input"):
-        job = await _job(context, request, body, turns, questions)
+        job = await _job(context, request, body, turns, questions, lora)
         work = context.jobs.score(job, _continuations(context, questions))
         results = await unless_gone(request, work, context.config.request_seconds)
     log_usage(request, [result.usage for result in results])
@@ -55,6 +55,7 @@ async def _job(
     body: DecisionRequest,
     turns: Sequence[Turn],
     questions: Sequence[Asked],
+    lora: str,
 ) -> Job:
     prompts = [
         await prompt_ids(context.client, with_question(turns, question.text), [], Layout())
@@ -62,7 +63,7 @@ async def _job(
     ]
     salt = body.cache_salt or body.prompt_cache_key
     routing = body.model_copy(update={"cache_salt": salt})
-    return make_job(request, "dec", prompts, SamplingParams(max_tokens=1), None, routing)
+    return make_job(request, "dec", prompts, SamplingParams(max_tokens=1), None, routing, lora)
 
 
 def _continuations(context: Context, questions: Sequence[Asked]) -> list[list[list[int]]]:

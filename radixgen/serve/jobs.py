@@ -27,6 +27,7 @@ class Job:
     grammar: GrammarSpec | None = None
     priority: int = 0
     namespace: str = ""
+    lora: str = ""
 
     def rid_of(self, number: int) -> str:
         """What the runtime knows the prompt by."""
@@ -37,6 +38,7 @@ class Job:
             "grammar": self.grammar,
             "priority": self.priority,
             "namespace": self.namespace,
+            "lora": self.lora,
             "rid": self.rid_of(number),
         }
 
@@ -88,6 +90,7 @@ class Jobs:
             continuations,
             priority=job.priority,
             namespace=job.namespace,
+            lora=job.lora,
             rid=job.rid_of(number),
         )
         self._metrics.scored(result.usage)

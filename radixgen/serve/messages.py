@@ -53,12 +53,12 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
 async def messages(body: MessagesRequest, request: Request) -> Response:
     """Answer a conversation."""
     context = get_context(request)
-    context.check_model(body.model)
+    lora = context.adapter_of(body.model)
     tools, choice, content = tools_of(body), choice_of(body), constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await _prompt(context, body)
-        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body)
+        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora)
         answer = _Answer(context, job, body, reader_of(tools, choice, content))
         if body.stream:
             return await context.stream(request, answer.events(request), _error_event(request))

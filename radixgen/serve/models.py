@@ -23,20 +23,23 @@ HEALTH_SECONDS = 20.0
 
 
 def _card(context: Context, name: str) -> dict[str, Any]:
+    parent = {"parent": context.model_name} if context.adapter_of(name) else {}
     return {
         "id": name,
         "object": "model",
         "created": context.created,
         "owned_by": "radixgen",
         "max_model_len": context.client.ready.max_context,
+        **parent,
     }
 
 
 @router.get("/v1/models", responses=answers(ModelList), tags=["OpenAI"])
 async def list_models(request: Request) -> Response:
-    """The models that are served."""
+    """The model that is served, and its adapters, which have it as their parent."""
     context = get_context(request)
-    return json_answer({"object": "list", "data": [_card(context, context.model_name)]})
+    names = [context.model_name, *context.client.ready.adapters]
+    return json_answer({"object": "list", "data": [_card(context, name) for name in names]})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(ModelCard), tags=["OpenAI"])

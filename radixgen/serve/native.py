@@ -65,6 +65,7 @@ class GenerateBody(Closed):
     priority: int | None = None
     cache_salt: Salt | None = None
     extra_key: Salt | None = None
+    lora_path: str | None = Field(None, description="the name of an adapter of the runtime")
 
 
 @router.post("/generate", responses=answers(None, stream=True))
@@ -79,14 +80,14 @@ async def generate(body: GenerateBody, request: Request) -> Response:
     routing = RoutingFields(
         rid=body.rid, priority=body.priority, cache_salt=body.cache_salt or body.extra_key
     )
-    with renamed(constraint, max_tokens="max_new_tokens"):
+    with renamed(constraint, max_tokens="max_new_tokens", lora="lora_path"):
         sampling = to_sampling(
             body.sampling_params.common(),
             context.config,
             max_tokens=body.sampling_params.max_new_tokens,
             **_logprobs(body),
         )
-        job = make_job(request, "gen", prompts, sampling, constraint, routing)
+        job = make_job(request, "gen", prompts, sampling, constraint, routing, body.lora_path or "")
         answer = _Answer(context, job, body, many=many)
         if body.stream:
             return await context.stream(request, answer.events(request))

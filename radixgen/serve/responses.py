@@ -33,13 +33,13 @@ Named = tuple[str, dict[str, Any]]
 async def responses(body: ResponsesRequest, request: Request) -> Response:
     """Answer a conversation. Nothing is stored."""
     context = get_context(request)
-    context.check_model(body.model)
+    lora = context.adapter_of(body.model)
     turns, tools, choice = turns_of(body), tools_of(body), choice_of(body)
     content = constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
     with renamed(constraint, prompt="input", max_tokens="max_output_tokens"):
         prompt = await prompt_ids(context.client, turns, tools, Layout())
-        job = make_job(request, "resp", [prompt], _sampling(body), constraint, body)
+        job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora)
         writer = _Writer(job, body, reader_of(tools, choice, content))
         if body.stream:
             events = _events(context, request, job, writer)

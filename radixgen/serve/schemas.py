@@ -268,6 +268,7 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str
     max_model_len: int
+    parent: str | None = Field(None, description="of an adapter: the model it belongs to")
 
 
 class ModelList(BaseModel):

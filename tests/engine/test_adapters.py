@@ -174,7 +174,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(
     make_engine: Callable[[], Engine], folder: Path
 ) -> None:
     engine = make_engine()
-    messages = [
+    messages: list[GenerateRequest | ScoreRequest] = [
         GenerateRequest("r", SamplingParams(), lora="c"),
         ScoreRequest("r", 1, (1,), lora="c"),
     ]
