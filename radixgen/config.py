@@ -178,5 +178,6 @@ def _explain(error: ValidationError) -> str:
     if isinstance(cause, ConfigError):
         return str(cause)
     path = [str(part) for part in first["loc"]]
-    name = _FLAT.get((path[0], path[-1]), path[-1]) if path else "configuration"
+    inner = ".".join(path[1:] or path)
+    name = _FLAT.get((path[0], inner), inner) if path else "configuration"
     return f"{name}={shown(first['input'])}: {first['msg'][:1].lower()}{first['msg'][1:]}"

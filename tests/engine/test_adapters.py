@@ -285,5 +285,5 @@ def test_numbers_that_are_not_finite_are_refused(
 
 @pytest.mark.parametrize("adapters", ["x", ["x"], {"": "x"}, {"a\n": "x"}, {"x": ""}, {"x": 1}])
 def test_settings_of_adapters_are_checked(adapters: Any) -> None:
-    with pytest.raises(ValueError, match=r"adapters|x=1"):
+    with pytest.raises(ValueError, match="adapters"):
         from_settings(adapters=adapters)

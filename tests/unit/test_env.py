@@ -22,7 +22,13 @@ def test_unset_and_empty_give_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("RADIXGEN_CHECK", "yes"), ("RADIXGEN_THREADS", "0"), ("RADIXGEN_LOG", "loud")],
+    [
+        ("RADIXGEN_ADAPTERS", "law"),
+        ("RADIXGEN_ADAPTERS", "law=a =b"),
+        ("RADIXGEN_CHECK", "yes"),
+        ("RADIXGEN_THREADS", "0"),
+        ("RADIXGEN_LOG", "loud"),
+    ],
 )
 def test_a_malformed_value_is_an_error(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
