@@ -99,9 +99,10 @@ def test_all_linear_names_all_matrices(tmp_path: Path, folder: Path) -> None:
 Logprobs = list[tuple[int, tuple[TokenLogprob, ...]]]
 
 
-@pytest.fixture
-def make_engine(folder: Path) -> Callable[[], Engine]:
-    given = from_settings(**settings(folder, num_pages=200, threads=1, check=True))
+@pytest.fixture(params=["float32", "bfloat16"])
+def make_engine(folder: Path, request: pytest.FixtureRequest) -> Callable[[], Engine]:
+    more = {"num_pages": 200, "threads": 1, "check": True, "dtype": request.param}
+    given = from_settings(**settings(folder, **more))
     return lambda: build_engine(given).engine
 
 
