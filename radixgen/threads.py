@@ -46,8 +46,9 @@ class LoopThread:
             self._loop.close()
 
     def _run(self) -> None:
-        """Until `stop`. asyncio also leaves when a task raises SystemExit or KeyboardInterrupt: that
-        task has told whoever awaits it, and the others go on."""
+        """Until `stop`. asyncio also leaves when a task raises SystemExit or KeyboardInterrupt;
+        that task has told whoever awaits it, and the others go on.
+        """
         while not self._stopped:
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
