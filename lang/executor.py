@@ -39,7 +39,7 @@ from radixgen.lang.ir import (
 )
 from radixgen.lang.place import Place, note
 from radixgen.lang.plan import RolePlan
-from radixgen.lang.steps import Asked, Told, meta_of, names_of, settle_choice
+from radixgen.lang.steps import Asked, Listener, Told, meta_of, names_of, settle_choice
 from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint
@@ -154,9 +154,13 @@ class Executor:
         ended = threading.Event()
 
         def end() -> None:
-            self.fail(error)
-            self._cancel(self._cancelled)
-            ended.set()
+            try:
+                self.fail(error)
+                self._cancel(self._cancelled)
+            except Exception as another:  # else whoever waits for the end would wait for ever
+                error.add_note(f"while the program was being ended: {another!r}")
+            finally:
+                ended.set()
 
         loop = self.backend.loop
         if running_loop() is loop:
@@ -187,9 +191,14 @@ class Executor:
 
     def all_asked(self) -> list[Asked]:
         """What the model was asked by this state and its forks."""
-        found = [*self.asked, *self.asked_by_forks]
-        for child in list(self.children):
-            found += child.all_asked()
+        return [one for state in self.family() for one in (*state.asked, *state.asked_by_forks)]
+
+    def family(self) -> "list[Executor]":
+        """This state, its forks and theirs; a fork comes after what it is a fork of. They may be
+        nested deeper than Python's stack is."""
+        found: list[Executor] = [self]
+        for state in found:  # which grows meanwhile
+            found.extend(state.children)
         return found
 
     def goes_on(self) -> None:
@@ -262,9 +271,11 @@ class Executor:
         self._wake()
 
     def _cancel(self, reason: str) -> None:
+        for state in reversed(self.family()):
+            state._stop(reason)
+
+    def _stop(self, reason: str) -> None:
         self._cancelled = reason
-        for child in list(self.children):
-            child._cancel(reason)
         if self._task is not None:
             self._task.cancel()
         elif not self.at_rest:
@@ -334,7 +345,7 @@ class Executor:
     ) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
         variable = told.variables[0] if told.variables and not silent else None
-        push = _Listener(self, gen, variable)
+        push = Listener(self.stream, gen, variable, self._remember)
         self._lead(answer=True)
         said = replace(gen, options=gen.options.over(self.options))
         hint = self._hint(told.place, tool_seconds)
@@ -413,27 +424,6 @@ class Executor:
             await self.backend.warm(self.conversation, self.options, hint)
         for child in children:
             child.begin(self.conversation.copy())
-
-
-class _Listener:
-    """Takes what a backend says of an answer into the streams of a state and of a variable."""
-
-    __slots__ = ("_executor", "_gen", "_variable", "has_found")
-
-    def __init__(self, executor: Executor, gen: Gen, variable: Variable | None) -> None:
-        self._executor, self._gen, self._variable = executor, gen, variable
-        self.has_found = False
-
-    def __call__(self, piece: str) -> None:
-        self._executor.stream.push(piece, self._gen)
-        if self._variable is not None:
-            self._variable.stream.push(piece)
-
-    def found(self, prompt_tokens: int, cached_tokens: int) -> None:
-        if not self.has_found:
-            self.has_found = True
-            meta = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
-            self._executor._remember(meta)
 
 
 def _skip(told: Told, error: BaseException) -> None:

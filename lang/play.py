@@ -127,11 +127,20 @@ def _refuse_coroutine(value: Any, program: str) -> None:
 
 
 def _forks(executor: Executor) -> Iterator[tuple[Executor, Future[None]]]:
-    """Forks that were never joined, and theirs, with the future of their end."""
-    ends = [(child, child.finish()) for child in list(executor.children)]
-    for child, reached in ends:
+    """Forks that were never joined, and theirs, with the future of their end.
+
+    A fork's own are known once it has ended. Not recursive, since forks may be nested deeply.
+    """
+    waiting = _ends(executor)
+    while waiting:
+        child, reached = waiting.pop()
         yield child, reached
-        yield from _forks(child)
+        waiting += _ends(child)
+
+
+def _ends(executor: Executor) -> list[tuple[Executor, Future[None]]]:
+    """Of its own forks; the last is to be looked at first."""
+    return [(child, child.finish()) for child in list(executor.children)][::-1]
 
 
 def _look(child: Executor) -> None:

@@ -1,12 +1,13 @@
 """A node on its way through an executor, and what comes of it. Knows no loops and no backends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from radixgen.lang.backends.protocol import Generation
 from radixgen.lang.ir import Call, Gen, Node, Reasoning, ScopeBegin, Select
 from radixgen.lang.place import Place
+from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable
 
 REASONING_SUFFIX = "_reasoning_content"  # SGLang's name for the variable that holds the thought
@@ -28,6 +29,36 @@ class Told:
     node: Node
     place: Place | None
     variables: tuple[Variable, ...]
+
+
+class Listener:
+    """Takes what a backend says of an answer into the streams of a state and of a variable.
+
+    `remember` is told once how much of the prompt was in the cache, when the backend says so.
+    """
+
+    __slots__ = ("_gen", "_remember", "_stream", "_variable", "has_found")
+
+    def __init__(
+        self,
+        stream: Stream,
+        gen: Gen,
+        variable: Variable | None,
+        remember: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._stream, self._gen, self._variable = stream, gen, variable
+        self._remember = remember
+        self.has_found = False
+
+    def __call__(self, piece: str) -> None:
+        self._stream.push(piece, self._gen)
+        if self._variable is not None:
+            self._variable.stream.push(piece)
+
+    def found(self, prompt_tokens: int, cached_tokens: int) -> None:
+        if not self.has_found:
+            self.has_found = True
+            self._remember({"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens})
 
 
 def names_of(node: Node) -> tuple[str, ...]:

@@ -140,6 +140,63 @@ def test_ten_thousand_forks(backend: ScriptedBackend) -> None:
         state.fork(0)
 
 
+DEEP = 1_200  # beyond the depth of Python's own stack
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_forks_of_forks_beyond_the_depth_of_the_stack(
+    backend: ScriptedBackend, is_async: bool
+) -> None:
+    @function
+    def program(s: Any) -> None:
+        child = s
+        for _ in range(DEEP):
+            child = child.fork(1)[0]
+            child += "a"
+        child += gen("x")
+
+    @function
+    async def async_program(s: AsyncProgramState) -> None:
+        program.function(s)
+
+    state = (async_program if is_async else program).run(backend=backend)
+    assert backend.calls == [("generate", "a" * DEEP)]
+    assert len(state.executor.family()) == DEEP + 1
+    assert len(state.executor.all_asked()) == 1
+
+
+def test_forks_of_forks_end_with_their_program(slow: ScriptedBackend) -> None:
+    @function
+    def program(s: Any) -> None:
+        child = s
+        for _ in range(DEEP):
+            child = child.fork(1)[0]
+        child += gen("x")
+        wait_until(lambda: bool(slow.calls))
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        program.run(backend=slow)
+    wait_until(lambda: slow.num_cancelled == 1)
+
+
+def test_a_fault_of_the_clean_up_ends_the_program_too(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, reason: str) -> None:
+        raise RecursionError("too deep")
+
+    @function
+    def program(s: Any) -> None:
+        s += "text"
+        raise LookupError("mine")
+
+    monkeypatch.setattr("radixgen.lang.executor.Executor._cancel", broken)
+    with pytest.raises(LookupError, match="mine") as caught:
+        program.run(backend=backend)
+    assert "being ended: RecursionError('too deep')" in "".join(caught.value.__notes__)
+
+
 def test_reading_what_is_not_set(backend: ScriptedBackend) -> None:
     @function
     def program(s: Any) -> None:
