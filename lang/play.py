@@ -21,7 +21,22 @@ from radixgen.lang.place import note_line
 from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.variables import Awaited, running_loop, wait_for
 
+MAX_SECONDS = 1e9  # 31 years; timers take no arbitrary number
+
 AnyState = ProgramState | AsyncProgramState
+
+
+def check_time_limit(seconds: Any) -> None:
+    """Raises InvalidRequest for what is no time that a program can be given."""
+    if seconds is None:
+        return
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds <= MAX_SECONDS:
+        raise InvalidRequest(
+            f"time_limit={seconds!r}: a number of seconds above 0 and at most {MAX_SECONDS:.0e}, "
+            "or None for no limit",
+            "time_limit",
+        )
 
 
 def apart(work: Callable[[], Any]) -> Any:

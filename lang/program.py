@@ -20,7 +20,7 @@ from radixgen.lang.habits import Habits
 from radixgen.lang.ir import GenOptions
 from radixgen.lang.many import as_blocking, batch_width, in_tasks, in_threads, with_progress
 from radixgen.lang.options import run_options
-from radixgen.lang.play import AnyState, apart, aplay, play, play_quietly
+from radixgen.lang.play import AnyState, apart, aplay, check_time_limit, play, play_quietly
 from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.trace import Trace, constant_prefix, trace_program
 from radixgen.lang.transcript import program_html
@@ -80,6 +80,7 @@ class Program:
         which the program is cancelled. `use_thread` is accepted for SGLang's sake: a state needs no
         thread of its own.
         """
+        check_time_limit(time_limit)
         options, arguments = self._split(args, kwargs)
         where = resolve_backend(backend)
         self._refuse_own_loop(where)
@@ -108,6 +109,7 @@ class Program:
 
         An `async def` program runs as a coroutine, a `def` program in a thread.
         """
+        check_time_limit(time_limit)
         options, arguments = self._split(args, kwargs)
         if backend is None:  # the default one may have to be started, which blocks
             backend = await asyncio.to_thread(resolve_backend)
@@ -139,6 +141,7 @@ class Program:
         and put into the cache first. `num_threads`: programs at a time. `generator_style`: an
         iterator instead of a list. `time_limit`: seconds for each.
         """
+        check_time_limit(time_limit)
         items = [self._item(item, index) for index, item in enumerate(batch_kwargs)]
         options, _ = self._split((), kwargs, need_all=False)
         width = batch_width(num_threads, is_async=self.is_async)
