@@ -118,13 +118,18 @@ def runtime_settings(given: list[str] | None) -> dict[str, Any]:
     return parse_settings(env.read("RADIXGEN_SET").split()) | parse_settings(given or [])
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """`name=value` texts; a value is JSON (8, 0.5, true, null) if it can be, else text."""
+def parse_settings(
+    pairs: list[str], flag: str = "--set", example: str = "page_size=8"
+) -> dict[str, Any]:
+    """`name=value` texts; a value is JSON (8, 0.5, true, null) if it can be, else text.
+
+    Raises ConfigError, which names the `flag` that they were given with and shows an `example`.
+    """
     parsed: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--set {pair}: expected NAME=VALUE, such as page_size=8")
+            raise ConfigError(f"{flag} {pair}: expected NAME=VALUE, such as {example}")
         try:
             parsed[name] = json.loads(text)
         except ValueError:

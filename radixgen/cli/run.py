@@ -1,5 +1,6 @@
 """`radixgen run`: a program from a module or a file, in colours as it is written."""
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -51,7 +52,7 @@ def run(
       radixgen run prog.py --arg n=3
     """
     chosen = find(target)
-    arguments = parse_settings(arg or [])
+    arguments = parse_settings(arg or [], "--arg", "n=3")
     check_arguments(chosen, arguments)
     if html is not None and not isinstance(chosen, Program):
         raise InvalidRequest(f"--html needs a program, as in {target}:NAME", "html")
@@ -63,13 +64,19 @@ def run(
                 if html is not None:
                     html.write_text(as_html(state.executor), "utf-8")
             else:
-                chosen(**arguments)
+                finish(chosen(**arguments))
         except RadixgenError as error:
             for note in getattr(error, "__notes__", ()):
                 common.err.print(note, markup=False, soft_wrap=True)
             raise
         finally:
             set_default_backend(None)
+
+
+def finish(result: Any) -> None:
+    """Run what an `async def` function returned."""
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
 
 
 @contextmanager
@@ -115,10 +122,20 @@ def find(target: str) -> Any:
 def load(place: str) -> ModuleType:
     """A module by file or by name; `lang.programs.x` is radixgen's. Raises InvalidRequest."""
     path = Path(place)
+    if not place.strip():
+        raise InvalidRequest(
+            "no program is named: give a file such as prog.py, or lang.programs.NAME", "target"
+        )
     if path.suffix == ".py":
         if not path.exists():
             raise InvalidRequest(f"there is no file {place}", "target")
         return _load_file(path)
+    if place.startswith("."):  # which Python takes for a place inside a package
+        raise InvalidRequest(
+            f"{place} is neither a .py file nor a module: give a file such as prog.py, or "
+            "lang.programs.NAME",
+            "target",
+        )
     name = f"radixgen.{place}" if place.split(".")[0] == "lang" else place
     try:
         return importlib.import_module(name)

@@ -1,5 +1,6 @@
 """`radixgen run`: programs from modules and files, their arguments, their errors."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,11 @@ from pathlib import Path
 import pytest
 from helpers import write_tiny_model
 
+from radixgen.cli.run import find
+from radixgen.errors import InvalidRequest
+
 PROGRAM = """
+import asyncio
 import radixgen as rg
 
 @rg.function
@@ -20,6 +25,10 @@ def broken(s):
 
 def tell(word):
     print("told", word)
+
+async def later(word):
+    await asyncio.sleep(0)
+    print("told", word, "later")
 """
 
 
@@ -57,6 +66,11 @@ def test_a_function_of_a_file(program: str, model: str) -> None:
     assert run(f"{program}:tell", "--arg", "word=this", "--model", model).stdout == "told this\n"
 
 
+def test_an_async_function_of_a_file(program: str, model: str) -> None:
+    done = run(f"{program}:later", "--arg", "word=this", "--model", model)
+    assert done.stdout == "told this later\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("target", "args", "said"),
     [
@@ -64,6 +78,7 @@ def test_a_function_of_a_file(program: str, model: str) -> None:
         (":gret", (), "has no program or function 'gret'"),
         (":tell", (), "tell(): missing a required argument: 'word'"),
         (":tell", ("--html", "x"), "--html needs a program"),
+        (":tell", ("-a", "n"), "--arg n: expected NAME=VALUE, such as n=3"),
     ],
 )
 def test_what_cannot_be_run(program: str, target: str, args: tuple[str, ...], said: str) -> None:
@@ -85,6 +100,19 @@ def test_what_is_not_there(target: str, said: str) -> None:
     done = run(target)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("", "no program is named: give a file such as prog.py"),
+        (":main", "no program is named: give a file such as prog.py"),
+        ("./prog", "./prog is neither a .py file nor a module"),
+    ],
+)
+def test_what_is_no_target(target: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        find(target)
 
 
 def test_errors_say_the_line(program: str, model: str) -> None:
