@@ -7,7 +7,8 @@ def answer(s, question):
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, overload
 
 from radixgen.errors import InvalidRequest
@@ -24,10 +25,10 @@ from radixgen.lang.ir import (
     Select,
     as_nodes,
 )
-from radixgen.lang.options import gen_options
+from radixgen.lang.options import checked_name, checked_text, choice_options, gen_options
 from radixgen.lang.program import Program
 from radixgen.lang.schema import constraint_of, constraint_of_dtype
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, check_text, shown
 
 
 @overload
@@ -48,6 +49,8 @@ def function(
             "num_api_spec_tokens is not supported: it guesses at what an API would have said",
             "num_api_spec_tokens",
         )
+    if func is not None and not callable(func):
+        raise InvalidRequest(f"function is given {shown(func)}, not a function of s", "func")
     return Program if func is None else Program(func)
 
 
@@ -59,7 +62,7 @@ def gen(
     json_schema: str | dict[str, Any] | None = None,
     regex: str | None = None,
     grammar: str | GrammarSpec | None = None,
-    choices: Sequence[str] | None = None,
+    choices: Iterable[str] | None = None,
     choices_method: ChoicesMethod | None = None,
     dtype: type | None = None,
     **options: Any,
@@ -82,14 +85,15 @@ def gen(
         "choices": choices,
         "dtype": dtype,
     }
+    checked_name(name)
     named = [key for key, value in given.items() if value is not None]
     if len(named) > 1:
         raise InvalidRequest(f"gen takes one constraint, not {' and '.join(named)}", named[1])
     if choices is not None:
-        temperature = options.get("temperature")
-        method = choices_method or token_length_normalized
-        lora = options.get("lora") or options.get("lora_path")
-        return select(name, choices, temperature or 0.0, method, lora=lora)
+        own = choice_options({"max_tokens": max_tokens, **options})
+        return replace(select(name, choices, 0.0, choices_method), options=own)
+    if choices_method is not None:
+        raise InvalidRequest("choices_method decides between choices: give them", "choices_method")
     said = gen_options({"max_tokens": max_tokens, **options})
     if dtype is not None:
         spec, parse, stops = constraint_of_dtype(dtype)
@@ -104,10 +108,11 @@ def _plain_constraint(
     json_schema: str | dict[str, Any] | None, regex: str | None, grammar: str | GrammarSpec | None
 ) -> GrammarSpec | None:
     if json_schema is not None:
-        return constraint_of(json_schema)[0]
+        return constraint_of(json_schema, "json_schema")[0]
     if regex is not None:
-        return GrammarSpec("regex", regex)
-    if isinstance(grammar, str):
+        return GrammarSpec("regex", checked_text("regex", regex))
+    if grammar is not None and not isinstance(grammar, GrammarSpec):
+        checked_text("grammar", grammar)
         return GrammarSpec("gbnf" if _looks_like_gbnf(grammar) else "lark", grammar)
     return grammar
 
@@ -129,25 +134,46 @@ def gen_string(name: str | None = None, max_tokens: int | None = None, **options
 
 def select(
     name: str | None = None,
-    choices: Sequence[str] | None = None,
+    choices: Iterable[str] | None = None,
     temperature: float = 0.0,
-    choices_method: ChoicesMethod = token_length_normalized,
+    choices_method: ChoicesMethod | None = None,
     *,
     lora: str | None = None,
-) -> Node:
-    """The option that the model finds most likely here, by one of the choices methods.
+) -> Select:
+    """The option that the model finds most likely here, by one of the choices methods:
+    `token_length_normalized` when none is given.
 
-    `lora`: the adapter of the runtime to score with.
+    `lora`: the adapter of the runtime to score with. Raises InvalidRequest.
     """
-    if not choices:
+    checked_name(name)
+    own = choice_options({"temperature": temperature, "lora": lora})
+    if choices_method is not None and not callable(choices_method):
+        raise InvalidRequest(
+            f"choices_method={shown(choices_method)} is no function of Scores: give "
+            "token_length_normalized, greedy_token_selection or unconditional_likelihood_normalized"
+            " themselves",
+            "choices_method",
+        )
+    return Select(name, _options_of(choices), choices_method or token_length_normalized, own)
+
+
+def _options_of(choices: Any) -> tuple[str, ...]:
+    if choices is None:
         raise InvalidRequest("select needs at least one choice", "choices")
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
-        raise InvalidRequest("choices is a list of strings", "choices")
-    if any(not choice for choice in choices):
-        raise InvalidRequest("a choice is empty: it has no tokens that could be scored", "choices")
-    if temperature > 1e-5:
-        raise InvalidRequest("select is greedy: temperature must be 0", "temperature")
-    return Select(name, tuple(choices), choices_method, gen_options({"lora": lora}))
+    if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
+        raise InvalidRequest(f"choices={shown(choices)} is not a list of strings", "choices")
+    options = tuple(choices)
+    if not options:
+        raise InvalidRequest("select needs at least one choice", "choices")
+    for option in options:
+        if not isinstance(option, str):
+            message = f"choices is a list of strings; it holds {shown(option)}"
+            raise InvalidRequest(message, "choices")
+        check_text("choices", option)
+        if not option:
+            message = "a choice is empty: it has no tokens that could be scored"
+            raise InvalidRequest(message, "choices")
+    return options
 
 
 def _message(role: Role, content: Any) -> Node:

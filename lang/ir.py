@@ -106,12 +106,6 @@ class GenOptions:
         said = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
         said |= extra
         said.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-        if "stop" in said:
-            said["stop"] = as_texts(said["stop"])
-        if "stop_token_ids" in said:
-            said["stop_token_ids"] = tuple(said["stop_token_ids"])
-        if "logit_bias" in said:
-            said["logit_bias"] = tuple(sorted(said["logit_bias"].items()))
         if said.get("top_k") == -1:
             said["top_k"] = 0
         return SamplingParams(**said)

@@ -4,12 +4,14 @@ SGLang's spellings are accepted beside ours: `max_new_tokens`, `return_logprob` 
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
 from radixgen.errors import InvalidRequest
 from radixgen.lang.ir import GenOptions
+from radixgen.options import check_request_options
+from radixgen.types import check_text, shown
 
 _NAMES = {f.name for f in fields(GenOptions)}
 _SPELLINGS = {
@@ -22,6 +24,10 @@ _REFUSED = {
     "stop_regex": "use regex=… or grammar=… to say what the text may be",
 }
 _WITHOUT_EFFECT = {"return_text_in_logprobs", "logprob_start_len"}
+# What programs write beside choices: the first two say what holds of a select anyway.
+_OF_CHOICES = ("max_tokens", "temperature", "priority", "namespace", "lora", "program")
+_NOTHING = GenOptions()
+GREEDY = 1e-5  # temperatures up to it are 0, as SGLang has it
 
 
 def run_options(given: Mapping[str, Any], program: str) -> GenOptions:
@@ -29,14 +35,67 @@ def run_options(given: Mapping[str, Any], program: str) -> GenOptions:
 
     Raises InvalidRequest for a name that is neither an option nor an argument of the program.
     """
-    return GenOptions(
+    options = GenOptions(
         **_named(given, f"program {program!r} has no argument and no sampling option")
     )
+    return _checked(options)
 
 
 def gen_options(given: Mapping[str, Any]) -> GenOptions:
-    """Options from keyword arguments of `gen`."""
-    return GenOptions(**_named(given, "gen has no argument"))
+    """Options from keyword arguments of `gen`. Raises InvalidRequest for what can be no value of
+    theirs, whatever the run says of the others."""
+    options = GenOptions(**_named(given, "gen has no argument"))
+    return options if options == _NOTHING else _checked(options)
+
+
+def choice_options(given: Mapping[str, Any]) -> GenOptions:
+    """Options from keyword arguments of a `gen` with choices: those of the request.
+
+    Raises InvalidRequest for what has no meaning where nothing is drawn.
+    """
+    options = gen_options(given)
+    for name in sorted(_NAMES.difference(_OF_CHOICES)):
+        if getattr(options, name) is not None:
+            raise InvalidRequest(
+                f"{name}={shown(getattr(options, name))} says how to write, and choices are only "
+                "compared: leave it out, or use regex=… or schema=Literal[…]",
+                name,
+            )
+    if (options.temperature or 0.0) > GREEDY:
+        raise InvalidRequest("select is greedy: temperature must be 0", "temperature")
+    return replace(options, max_tokens=None, temperature=None)
+
+
+def _checked(options: GenOptions) -> GenOptions:
+    """The same, with what was given as any list or mapping as the tuples and the dict it means."""
+    # None: a run may yet allow for min_tokens
+    sampling = options.sampling(max_tokens=options.max_tokens)
+    said = {name: getattr(options, name) for name in ("priority", "namespace", "lora")}
+    check_request_options({name: value for name, value in said.items() if value is not None})
+    if options.program is not None:
+        checked_text("program", options.program)
+    listed: dict[str, Any] = {
+        "stop": sampling.stop,
+        "stop_token_ids": sampling.stop_token_ids,
+        "logit_bias": dict(sorted(sampling.logit_bias)),
+    }
+    given = {name: value for name, value in listed.items() if getattr(options, name) is not None}
+    return replace(options, **given) if given else options
+
+
+def checked_text(name: str, text: Any) -> str:
+    """The text. Raises InvalidRequest for what is none."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{name}={shown(text)} is not a text", name)
+    check_text(name, text)
+    return text
+
+
+def checked_name(name: Any) -> str | None:
+    """The name of a variable, or None. Raises InvalidRequest."""
+    if name is not None and not checked_text("name", name):
+        raise InvalidRequest("name is empty: name the variable, or leave the name out", "name")
+    return name  # type: ignore[no-any-return]
 
 
 def _named(given: Mapping[str, Any], complaint: str) -> dict[str, Any]:

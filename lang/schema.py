@@ -5,6 +5,8 @@ Knows pydantic and JSON Schema; no states, no backends.
 
 import dataclasses
 import json
+import math
+import re
 import sys
 import types
 import typing
@@ -13,58 +15,71 @@ from typing import Any
 
 import typing_extensions
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
 
 from radixgen.errors import InvalidRequest
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, shown
 
 Parse = Callable[[str], Any]
 
 
-def constraint_of(schema: Any) -> tuple[GrammarSpec, Parse]:
+def constraint_of(schema: Any, param: str = "schema") -> tuple[GrammarSpec, Parse]:
     """The constraint of a schema and the function from a generated text to its value.
 
     `schema`: a pydantic model, dataclass, TypedDict, Enum, Literal, list[T] or any type pydantic
-    can describe, or a JSON schema as dict, bool or JSON text. Raises InvalidRequest otherwise.
+    can describe, or a JSON schema as dict, bool or JSON text. Raises InvalidRequest otherwise,
+    with `param`, the argument's name.
     """
     if isinstance(schema, str):
-        return _from_json(_loaded(schema))
+        return _from_json(_loaded(schema, param), param)
     if isinstance(schema, dict | bool):
-        return _from_json(schema)
+        return _from_json(schema, param)
     if not _is_type(schema):
         raise InvalidRequest(
-            f"schema={schema!r} is not a schema: give a pydantic model, a dataclass, a TypedDict, "
-            "a type such as list[int] or Literal['a', 'b'], or a JSON schema as dict or text",
-            "schema",
+            f"{param}={shown(schema)} is not a schema: give a pydantic model, a dataclass, a "
+            "TypedDict, a type such as list[int] or Literal['a', 'b'], or a JSON schema as dict or "
+            "text",
+            param,
         )
-    return _from_type(schema)
+    return _from_type(schema, param)
 
 
 def _is_type(schema: Any) -> bool:
     return isinstance(schema, type | types.UnionType) or typing.get_origin(schema) is not None
 
 
-def _loaded(text: str) -> Any:
+def _loaded(text: str, param: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidRequest(f"the schema is not JSON: {error}", "schema") from None
+        raise InvalidRequest(f"the schema is not JSON: {error}", param) from None
+    except RecursionError:
+        raise InvalidRequest("the schema is nested too deeply; flatten it", param) from None
 
 
-def _from_json(schema: Any) -> tuple[GrammarSpec, Parse]:
+def _from_json(schema: Any, param: str) -> tuple[GrammarSpec, Parse]:
     if not isinstance(schema, dict | bool):
-        raise InvalidRequest(f"a JSON schema is an object or a bool, not {schema!r}", "schema")
-    return GrammarSpec("json_schema", json.dumps(schema, ensure_ascii=False)), json.loads
+        raise InvalidRequest(f"a JSON schema is an object or a bool, not {shown(schema)}", param)
+    try:
+        source = json.dumps(schema, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the schema cannot be written as JSON: {error}", param) from None
+    except RecursionError:
+        raise InvalidRequest("the schema is nested too deeply; flatten it", param) from None
+    return GrammarSpec("json_schema", source), json_value
 
 
-def _from_type(schema: Any) -> tuple[GrammarSpec, Parse]:
+def _from_type(schema: Any, param: str) -> tuple[GrammarSpec, Parse]:
+    if schema is BaseModel:
+        raise InvalidRequest("BaseModel itself has no members: derive a class from it", param)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(_readable(schema))
         described = adapter.json_schema()
-    except (PydanticUserError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidRequest(f"{schema!r} has no JSON schema: {reason}", "schema") from None
-    return _from_json(_closed(described, schema))[0], _reader(adapter, schema)
+    except Exception as error:  # whatever pydantic, or what a type says of itself, raises
+        told = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = "; ".join(told[:3]) or type(error).__name__
+        message = f"{shown(schema)} has no JSON schema: {reason}"
+        raise InvalidRequest(message, param) from error
+    return _from_json(_closed(described, schema), param)[0], _reader(adapter, schema)
 
 
 def _readable(schema: Any) -> Any:
@@ -97,6 +112,7 @@ def _closed(described: dict[str, Any], schema: Any) -> dict[str, Any]:
 def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
     def read(text: str) -> Any:
         try:
+            _refuse_extreme(text)
             return adapter.validate_json(text)
         except ValidationError as error:
             raise ValueError(f"the text is not a {schema!r}: {error}") from error
@@ -104,9 +120,37 @@ def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
     return read
 
 
+MAX_DIGITS = 308  # of a whole number: what a float of 64 bits can hold
+_MAYBE_EXTREME = re.compile(r"[eE]\+?[0-9]|[0-9]{300}")
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for numbers beyond what a float can hold, which
+    would become infinite."""
+    return json.loads(text, parse_float=_finite, parse_int=_whole)
+
+
+def _refuse_extreme(text: str) -> None:
+    if _MAYBE_EXTREME.search(text):
+        json_value(text)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{shown(digits)} is beyond what a float can hold")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits.lstrip("+-")) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits, at most {MAX_DIGITS}")
+    return int(digits)
+
+
 DTYPES: dict[type, tuple[str, Parse, tuple[str, ...]]] = {
-    int: (r"[-+]?[0-9]+", int, (" ", "\n")),
-    float: (r"[-+]?[0-9]*\.?[0-9]+", float, (" ", "\n")),
+    int: (r"[-+]?[0-9]+", _whole, (" ", "\n")),
+    float: (r"[-+]?[0-9]*\.?[0-9]+", _finite, (" ", "\n")),
     bool: (r"(True|False)", lambda text: text == "True", ()),
     str: (r'"[\w\d\s]*"', lambda text: text.strip('"'), ()),
 }
@@ -115,7 +159,7 @@ DTYPES: dict[type, tuple[str, Parse, tuple[str, ...]]] = {
 
 def constraint_of_dtype(dtype: type) -> tuple[GrammarSpec, Parse, tuple[str, ...]]:
     """The regex, reader and stops of a dtype. Raises InvalidRequest for other types."""
-    if dtype not in DTYPES:
-        raise InvalidRequest(f"dtype={dtype!r}: int, float, bool or str", "dtype")
+    if not isinstance(dtype, type) or dtype not in DTYPES:
+        raise InvalidRequest(f"dtype={shown(dtype)}: int, float, bool or str", "dtype")
     regex, parse, stops = DTYPES[dtype]
     return GrammarSpec("regex", regex), parse, stops
