@@ -17,7 +17,7 @@ from radixgen.cache.node import TOKEN_BYTES
 from radixgen.cache.radix import count_equal
 from radixgen.schedule.request import SequenceState, Status
 
-MIN_SHARED_TOKENS: Final = 32  # a shorter common prefix is not worth a wait
+MIN_SHARED_TOKENS: Final = 16  # a shorter common prefix is not worth a wait
 
 
 Depths = dict[SequenceState, int]  # tokens of each sequence that the tree should have by now
