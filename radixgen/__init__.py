@@ -32,6 +32,7 @@ from radixgen.types import (
     Piece,
     SamplingParams,
     ScoreResult,
+    Thinking,
     TokenLogprob,
     Usage,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "RuntimeUnavailable",
     "SamplingParams",
     "ScoreResult",
+    "Thinking",
     "TokenLogprob",
     "ToolCall",
     "UnsupportedModel",
