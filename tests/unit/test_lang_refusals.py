@@ -3,13 +3,14 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from scripted_backend import ScriptedBackend
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.api import function
+from radixgen.lang.api import function, user_begin
 from radixgen.lang.state import AsyncProgramState
 
 
@@ -46,3 +47,54 @@ def test_what_is_no_time_limit_is_refused_at_the_call(
     with pytest.raises(InvalidRequest, match=said):
         chosen.run_batch([{}], backend=backend, time_limit=wrong)
     assert not ran
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """The source of the lines that an error's notes name."""
+    return [note.partition(": ")[2] for note in error.__notes__]
+
+
+def test_an_error_of_a_with_block_names_the_users_line(backend: ScriptedBackend) -> None:
+    """Not that of contextlib, which enters the block."""
+
+    @function
+    def nested(s: Any) -> None:
+        s += user_begin()
+        with s.user():
+            pass
+
+    with pytest.raises(InvalidRequest, match="do not nest") as caught:
+        nested.run(backend=backend)
+    assert lines_of(caught.value) == ["with s.user():"]
+
+    @function
+    def ended(s: Any, what: str) -> None:
+        with s.copy() as child:
+            pass
+        if what == "copy":
+            with child.copy():
+                pass
+        with child.var_scope("x"):
+            pass
+
+    with pytest.raises(InvalidRequest, match="has ended") as caught:
+        ended.run(what="copy", backend=backend)
+    assert lines_of(caught.value) == ["with child.copy():"]
+    with pytest.raises(InvalidRequest, match="has ended") as caught:
+        ended.run(what="scope", backend=backend)
+    assert lines_of(caught.value) == ['with child.var_scope("x"):']
+
+
+def test_an_error_met_by_waiting_names_the_users_line(backend: ScriptedBackend) -> None:
+    """Not that of concurrent.futures, which raises it."""
+
+    @function
+    def program(s: Any) -> None:
+        s.set_var("x", 1)
+        s.executor.variables["x"].value = failed = Future[Any]()
+        failed.set_exception(InvalidRequest("far away"))
+        s["x"]
+
+    with pytest.raises(InvalidRequest, match="far away") as caught:
+        program.run(backend=backend)
+    assert lines_of(caught.value) == ['s["x"]']
