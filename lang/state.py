@@ -200,6 +200,15 @@ class _Group(Generic[S]):
     def __getitem__(self, index: int) -> S:
         return self.states[index]
 
+    def __setitem__(self, index: int, state: S) -> None:
+        """For `forks[0] += …`, which puts back what it has added to. Raises InvalidRequest for any
+        other state."""
+        if state is not self.states[index]:
+            raise InvalidRequest(
+                "a forked state cannot be replaced by another: add to it (forks[0] += …) or set a "
+                "variable of it (forks[0]['name'] = …)"
+            )
+
     def __iter__(self) -> Iterator[S]:
         return iter(self.states)
 

@@ -10,7 +10,7 @@ import pytest
 from scripted_backend import ScriptedBackend
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.api import function, user_begin
+from radixgen.lang.api import function, gen, user_begin
 from radixgen.lang.state import AsyncProgramState
 
 
@@ -98,3 +98,22 @@ def test_an_error_met_by_waiting_names_the_users_line(backend: ScriptedBackend) 
     with pytest.raises(InvalidRequest, match="far away") as caught:
         program.run(backend=backend)
     assert lines_of(caught.value) == ['s["x"]']
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_one_fork_is_added_to_and_not_replaced(backend: ScriptedBackend, is_async: bool) -> None:
+    @function
+    def program(s: Any) -> None:
+        forks = s.fork(2)
+        forks[0] += "a"
+        forks[-1] += "bb"
+        forks += gen("x")
+        with pytest.raises(InvalidRequest, match="cannot be replaced by another"):
+            forks[0] = forks[1]
+
+    @function
+    async def async_program(s: AsyncProgramState) -> None:
+        program.function(s)
+
+    (async_program if is_async else program).run(backend=backend)
+    assert sorted(backend.calls) == [("generate", "a"), ("generate", "bb")]
