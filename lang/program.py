@@ -42,6 +42,13 @@ class Program:
         if not names or names[0] != "s":
             raise InvalidRequest(f"program {self.name!r}: its first parameter must be named s", "s")
         self.arg_names = names[1:]
+        taken = next((name for name in self.arg_names if name in _NAMES_OF_RUN), None)
+        if taken is not None:
+            raise InvalidRequest(
+                f"program {self.name!r}: a parameter cannot be named {taken}, which run() takes "
+                "itself; choose another name",
+                taken,
+            )
         self._habits = Habits()
 
     def __repr__(self) -> str:
@@ -223,3 +230,11 @@ class Program:
             return
         work = constant_prefix(backend, trace, options, num_runs)
         asyncio.run_coroutine_threadsafe(work, backend.loop).result()
+
+
+# A program's parameter of such a name could not be given a value.
+_NAMES_OF_RUN = frozenset(
+    name
+    for name, parameter in inspect.signature(Program.run).parameters.items()
+    if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+)

@@ -117,3 +117,11 @@ def test_one_fork_is_added_to_and_not_replaced(backend: ScriptedBackend, is_asyn
 
     (async_program if is_async else program).run(backend=backend)
     assert sorted(backend.calls) == [("generate", "a"), ("generate", "bb")]
+
+
+@pytest.mark.parametrize("name", ["backend", "stream", "use_thread", "time_limit", "self"])
+def test_a_parameter_that_run_takes_itself_is_refused(name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def program(s, question, {name}=None): ...", space)
+    with pytest.raises(InvalidRequest, match=f"a parameter cannot be named {name}, which run"):
+        function(space["program"])
