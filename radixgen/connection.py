@@ -113,6 +113,11 @@ class Connection:
         assert isinstance(ready, Ready)
         return ready
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be asked any more: the runtime is gone, or this has been closed."""
+        return self._lost is not None
+
     def close(self, reason: str = "the connection to the runtime is closed") -> None:
         """Fail what is open, then let go of the socket. Twice is the same as once."""
         if self._lost is None:

@@ -16,6 +16,7 @@ from radixgen.lang.variables import running_loop
 
 _lock = threading.Lock()
 _chosen: list[Any] = []  # at most one: what `set_default_backend` was given, or the local runtime
+_started: list[Any] = []  # at most one: the local runtime, if it was started here
 
 _of_client: WeakKeyDictionary[BlockingClient | EngineClient, LocalBackend] = WeakKeyDictionary()
 
@@ -34,13 +35,12 @@ def set_default_backend(backend: Any) -> None:
 def resolve_backend(backend: Any = None) -> Backend:
     """The given one, else the default, else a local runtime with the embedded model.
 
+    A local runtime that has ended, killed for its memory say, is followed by a new one.
     Raises InvalidRequest for what is no backend.
     """
     if backend is None:
         with _lock:
-            if not _chosen:
-                _chosen.append(pkgutil.resolve_name(_START_LOCAL)().start())
-            backend = _chosen[0]
+            backend = _default()
     _check(backend)
     if not isinstance(backend, BlockingClient | EngineClient):
         found: Backend = backend
@@ -49,6 +49,15 @@ def resolve_backend(backend: Any = None) -> Backend:
         if backend not in _of_client:
             _of_client[backend] = _local(backend)
         return _of_client[backend]
+
+
+def _default() -> Any:
+    """Whoever calls holds the lock."""
+    ended = _chosen == _started != [] and _started[0].engine_client.connection.is_lost
+    if not _chosen or ended:  # who still waits on the old one hears how it ended: it is left alone
+        _started[:] = [pkgutil.resolve_name(_START_LOCAL)().start()]
+        _chosen[:] = _started
+    return _chosen[0]
 
 
 def _check(backend: Any) -> None:
