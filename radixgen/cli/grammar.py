@@ -318,7 +318,7 @@ def read_spec(source: str, kind: str, options: list[str] | None) -> GrammarSpec:
     if kind and kind not in known:
         raise InvalidRequest(f"--kind {kind}: it is one of {', '.join(known)}", "kind")
     text, guessed = _read(source, kind)
-    pairs = common.parse_settings(options or [])
+    pairs = common.parse_settings(options or [], "--option", "mode=search")
     return GrammarSpec(known.get(kind, guessed), text, tuple(sorted(pairs.items())))
 
 
