@@ -27,7 +27,7 @@ from radixgen.lang.ir import (
 )
 from radixgen.lang.options import checked_name, checked_text, choice_options, gen_options
 from radixgen.lang.program import Program
-from radixgen.lang.schema import constraint_of, constraint_of_dtype
+from radixgen.lang.schema import constraint_of, constraint_of_dtype, reader_of
 from radixgen.types import GrammarSpec, check_text, shown
 
 
@@ -97,10 +97,10 @@ def gen(
     said = gen_options({"max_tokens": max_tokens, **options})
     if dtype is not None:
         spec, parse, stops = constraint_of_dtype(dtype)
-        return Gen(name, said, spec, parse, stops)
+        return Gen(name, said, spec, reader_of(name, parse), stops)
     if schema is not None:
         spec, parse = constraint_of(schema)
-        return Gen(name, said, spec, parse)
+        return Gen(name, said, spec, reader_of(name, parse))
     return Gen(name, said, _plain_constraint(json_schema, regex, grammar))
 
 

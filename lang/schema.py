@@ -16,7 +16,7 @@ from typing import Any
 import typing_extensions
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from radixgen.errors import InvalidRequest
+from radixgen.errors import InvalidRequest, RadixgenError
 from radixgen.types import GrammarSpec, shown
 
 Parse = Callable[[str], Any]
@@ -115,7 +115,24 @@ def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
             _refuse_extreme(text)
             return adapter.validate_json(text)
         except ValidationError as error:
-            raise ValueError(f"the text is not a {schema!r}: {error}") from error
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            at = f" at {where}" if where else ""
+            raise ValueError(f"it is not a {shown(schema)}: {first['msg']}{at}") from error
+
+    return read
+
+
+def reader_of(name: str | None, parse: Parse) -> Parse:
+    """`parse`, whose failure is told as a RadixgenError with the name of the variable."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except (ValueError, RecursionError) as error:
+            what = "what was written" if name is None else f"variable {name!r}"
+            reason = str(error).strip() or type(error).__name__
+            raise RadixgenError(f"{what} cannot be read from {shown(text)}: {reason}") from error
 
     return read
 

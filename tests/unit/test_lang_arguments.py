@@ -1,15 +1,20 @@
 """What is wrong with an argument of the language is said in its own errors, by its name."""
 
+import asyncio
+import functools
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
+from scripted_backend import ScriptedBackend
 
-from radixgen.errors import InvalidRequest
+from radixgen.errors import InvalidRequest, RadixgenError
 from radixgen.lang.api import function, gen, select
 from radixgen.lang.choices import greedy_token_selection
-from radixgen.lang.ir import Gen, Select
+from radixgen.lang.ir import Call, Gen, Select, ToolCall
+from radixgen.lang.tools import call, describe
 
 CIRCULAR: dict[str, Any] = {}
 CIRCULAR["properties"] = CIRCULAR
@@ -23,6 +28,40 @@ class Hooked:
     def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
         raise ZeroDivisionError("mine")
 
+
+def tool(x: int) -> Any:
+    """Give back what is asked for."""
+    return RETURNED[x]()
+
+
+def positional(x: int, /) -> None: ...
+def underscored(_x: int) -> None: ...
+def unresolved(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def undescribed(x: Callable[[], int]) -> None: ...
+
+
+class Callable_:
+    def __call__(self, x: int) -> None: ...
+
+
+def circular() -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def failing() -> Any:
+    raise ValueError("\ud800")
+
+
+RETURNED: list[Callable[[], Any]] = [
+    object,
+    circular,
+    lambda: b"\xff",
+    lambda: "\ud800",
+    lambda: ["\ud800"],
+    failing,
+]
 
 WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("temprature", lambda: gen("a", choices=["x"], temprature=0)),
@@ -68,6 +107,23 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("schema", lambda: gen("a", schema=Annotated[str, Field(pattern="(?=a)a")])),
     ("schema", lambda: gen("a", schema=BaseModel)),
     ("schema", lambda: gen("a", schema=Hooked)),
+    ("functions", lambda: call([])),
+    ("functions", lambda: call("tool")),  # type: ignore[arg-type]
+    ("functions", lambda: call(5)),  # type: ignore[arg-type]
+    ("functions", lambda: call([5])),  # type: ignore[list-item]
+    ("functions", lambda: call([functools.partial(tool, 1)])),
+    ("functions", lambda: call([Callable_()])),
+    ("functions", lambda: call([dict])),
+    ("functions", lambda: call([positional])),
+    ("functions", lambda: call([underscored])),
+    ("functions", lambda: call([unresolved])),
+    ("functions", lambda: call([undescribed])),
+    ("functions", lambda: describe([5])),  # type: ignore[list-item]
+    ("name", lambda: call([tool], 5)),  # type: ignore[arg-type]
+    ("before", lambda: call([tool], before=5)),  # type: ignore[arg-type]
+    ("after", lambda: call([tool], after=None)),  # type: ignore[arg-type]
+    ("hint", lambda: call([tool], tool_seconds="x")),  # type: ignore[arg-type]
+    ("n", lambda: call([tool], n=2)),
     ("func", lambda: function(5)),  # type: ignore[call-overload]
 ]
 
@@ -98,3 +154,77 @@ def test_lists_of_any_kind_are_read_once() -> None:
         sampling = said.options.sampling()
         assert (sampling.stop, sampling.stop_token_ids) == (("x", "y"), (3,))
         assert sampling.logit_bias == ((2, 3), (5, 1.0))
+
+
+def carried_out(number: int) -> ToolCall:
+    node = call(tool, "c")
+    assert isinstance(node, Call)
+    text = json.dumps({"name": "tool", "arguments": {"x": number}})
+
+    async def run() -> ToolCall:
+        return await node.run(text)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", range(len(RETURNED)))
+def test_what_a_tool_cannot_tell_is_told_as_an_error(number: int) -> None:
+    made = carried_out(number)
+    made.text.encode()
+    assert list(json.loads(made.text)) == ["error"]
+    assert json.loads(made.text) == made.result
+
+
+class Point(BaseModel):
+    x: float
+    n: int = 0
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        ({"schema": float}, "9.1E699"),
+        ({"schema": float}, "1" * 400),
+        ({"schema": list[float]}, "[1, -1e+309]"),
+        ({"schema": Point}, '{"x": 1e400}'),
+        ({"schema": int}, "1" * 5000),
+        ({"schema": int}, '"x"'),
+        ({"schema": {"type": "number"}}, "9.1E699"),
+        ({"schema": {"type": "integer"}}, "1" * 5000),
+        ({"schema": {}}, "[" * 100_000 + "]" * 100_000),
+        ({"schema": {}}, "[1"),
+        ({"dtype": float}, "1" * 400),
+        ({"dtype": int}, "-" + "1" * 5000),
+        ({"dtype": int}, ""),
+    ],
+)
+def test_what_cannot_be_read_names_its_variable(constraint: Any, text: str) -> None:
+    backend = ScriptedBackend(lambda _: text)
+
+    @function
+    def program(s: Any) -> Any:
+        s += gen("deep", **constraint)
+        return s["deep"]
+
+    try:
+        with pytest.raises(RadixgenError, match="'deep'") as caught:
+            program.run(backend=backend)
+    finally:
+        backend.close()
+    assert 'gen("deep"' in caught.value.__notes__[0]
+    assert len(str(caught.value)) < 400
+
+
+def test_large_numbers_that_can_be_held_are_read() -> None:
+    largest = "1" * 308
+    for schema, text, value in (
+        (float, "1.7e308", 1.7e308),
+        (float, "1e-999", 0.0),
+        (int, largest, int(largest)),
+        (str, '"9e999"', "9e999"),
+        ({"type": "integer"}, largest, int(largest)),
+    ):
+        said = gen("a", schema=schema)
+        assert isinstance(said, Gen)
+        assert said.parse is not None
+        assert said.parse(text) == value
