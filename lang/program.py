@@ -9,7 +9,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from radixgen.errors import InvalidRequest
@@ -25,6 +25,7 @@ from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.lang.trace import Trace, constant_prefix, trace_program
 from radixgen.lang.transcript import program_html
 from radixgen.lang.variables import running_loop
+from radixgen.types import shown
 
 
 class Program:
@@ -149,6 +150,10 @@ class Program:
         iterator instead of a list. `time_limit`: seconds for each.
         """
         check_time_limit(time_limit)
+        if isinstance(batch_kwargs, str | Mapping) or not isinstance(batch_kwargs, Iterable):
+            raise InvalidRequest(
+                f"run_batch is given {shown(batch_kwargs)}, not a list of dicts or tuples", "batch"
+            )
         items = [self._item(item, index) for index, item in enumerate(batch_kwargs)]
         options, _ = self._split((), kwargs, need_all=False)
         width = batch_width(num_threads, is_async=self.is_async)
@@ -161,8 +166,8 @@ class Program:
         start = functools.partial(self._state, where, options)
         many = in_tasks if self.is_async else in_threads
         states = many(self.function, start, items, width, time_limit)
-        shown = with_progress(states, len(items), self.name) if progress_bar else states
-        return shown if generator_style else list(shown)
+        outcomes = with_progress(states, len(items), self.name) if progress_bar else states
+        return outcomes if generator_style else list(outcomes)
 
     def trace(self, *, backend: Any = None, **kwargs: Any) -> Trace:
         """What the program says up to the first thing that depends on an argument or the model."""

@@ -28,7 +28,7 @@ from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint
 from radixgen.lang.conversation import Conversation, Encode
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
-from radixgen.types import CacheHint, GrammarSpec, SamplingParams
+from radixgen.types import CacheHint, GrammarSpec, SamplingParams, shown
 
 TIMEOUT_SECONDS = 600.0
 OVERLAP = 2  # tokens of the prompt that are scored with a choice: the boundary may have moved
@@ -71,7 +71,7 @@ class RuntimeEndpoint:
                 "with the path of the model if the server's is not on this machine",
                 "chat_template_name",
             )
-        self.base_url = base_url.rstrip("/")
+        self.base_url = _address(base_url)
         self.who = f"the server at {self.base_url}"
         http = optional_import("httpx2", "httpx2", "RuntimeEndpoint()")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -332,6 +332,15 @@ class RuntimeEndpoint:
             return await self._get("/server_info")
         except InvalidRequest:
             return await self._get("/get_server_info")
+
+
+def _address(given: Any) -> str:
+    """The server's address, which may be written without its scheme. Raises InvalidRequest."""
+    if not isinstance(given, str) or not given.strip():
+        message = f"base_url={shown(given)} is no address such as http://127.0.0.1:8000"
+        raise InvalidRequest(message, "base_url")
+    url = given.strip().rstrip("/")
+    return url if "://" in url else f"http://{url}"
 
 
 class _Refused(Exception):

@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel, Field
 from scripted_backend import ScriptedBackend
 
-from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.lang.api import function, gen, select
+from radixgen.lang.backends.endpoint import RuntimeEndpoint
 from radixgen.lang.choices import greedy_token_selection
 from radixgen.lang.ir import Call, Gen, Select, ToolCall
 from radixgen.lang.tools import call, describe
@@ -38,6 +39,10 @@ def positional(x: int, /) -> None: ...
 def underscored(_x: int) -> None: ...
 def unresolved(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def undescribed(x: Callable[[], int]) -> None: ...
+
+
+@function
+def empty(s: Any) -> None: ...
 
 
 class Callable_:
@@ -124,6 +129,11 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("after", lambda: call([tool], after=None)),  # type: ignore[arg-type]
     ("hint", lambda: call([tool], tool_seconds="x")),  # type: ignore[arg-type]
     ("n", lambda: call([tool], n=2)),
+    ("batch", lambda: empty.run_batch(5)),  # type: ignore[arg-type]
+    ("batch", lambda: empty.run_batch(None)),  # type: ignore[arg-type]
+    ("batch", lambda: empty.run_batch({"x": 1})),  # type: ignore[arg-type]
+    ("base_url", lambda: RuntimeEndpoint(5)),  # type: ignore[arg-type]
+    ("base_url", lambda: RuntimeEndpoint(" ")),
     ("func", lambda: function(5)),  # type: ignore[call-overload]
 ]
 
@@ -228,3 +238,9 @@ def test_large_numbers_that_can_be_held_are_read() -> None:
         assert isinstance(said, Gen)
         assert said.parse is not None
         assert said.parse(text) == value
+
+
+def test_an_address_may_lack_its_scheme() -> None:
+    pytest.importorskip("httpx2")
+    with pytest.raises(RuntimeUnavailable, match=r"http://127\.0\.0\.1:1"):
+        RuntimeEndpoint("127.0.0.1:1/")
