@@ -224,14 +224,24 @@ def separate_reasoning(
 ) -> Node:
     """A `gen` whose thought goes to `<name>_reasoning_content` and whose answer to `<name>`.
 
-    `delimiters`: the texts around the thought; `<think>` and `</think>` when not given.
+    `delimiters`: the texts around the thought; those of `model_type`, or `<think>` and `</think>`,
+    when not given. `model_type`: a reasoning parser by SGLang's name for it.
     """
     if not isinstance(content, Gen):
         raise InvalidRequest("separate_reasoning takes one gen, as in separate_reasoning(gen('x'))")
-    if delimiters and len(delimiters) != 2:
+    if model_type is not None and model_type not in _THOUGHTS:
+        known = f"{', '.join(sorted(_THOUGHTS))}; or give delimiters"
+        raise InvalidRequest(f"model_type={shown(model_type)} is none of {known}", "model_type")
+    if isinstance(delimiters, str) or (delimiters and len(delimiters) != 2):
         raise InvalidRequest("delimiters are two texts: before and after the thought", "delimiters")
-    begin, end = delimiters or ("<think>", "</think>")
+    begin, end = delimiters or _THOUGHTS.get(model_type or "", _THINK)
     return Reasoning(content, begin, end)
+
+
+_THINK = ("<think>", "</think>")
+_THOUGHTS = {"kimi": ("◁think▷", "◁/think▷")} | dict.fromkeys(
+    ("deepseek-r1", "deepseek-v3", "glm45", "interns1", "qwen3", "qwen3-thinking", "step3"), _THINK
+)
 
 
 def image(content: Any) -> NoReturn:

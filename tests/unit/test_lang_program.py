@@ -234,6 +234,41 @@ def test_separate_reasoning(backend: ScriptedBackend) -> None:
     assert (state["a"], state["a_reasoning_content"]) == ("4", "hm")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model_type": "qwen3"}, "<think>hm</think> 4"),
+        ({"model_type": "kimi"}, "◁think▷hm◁/think▷4"),
+        ({"delimiters": ("[", "]")}, "[hm]4"),
+    ],
+)
+def test_reasoning_is_found_by_its_models_delimiters(
+    backend: ScriptedBackend, options: Any, said: str
+) -> None:
+    backend.answer = lambda _: said
+
+    @function
+    def program(s: Any) -> None:
+        s += separate_reasoning(gen("a"), **options)
+
+    state = program.run(backend=backend)
+    assert (state["a"], state["a_reasoning_content"]) == ("4", "hm")
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"model_type": "qwen"}, "model_type"),
+        ({"delimiters": "[]"}, "delimiters"),
+        ({"delimiters": ["a"]}, "delimiters"),
+    ],
+)
+def test_delimiters_of_nobody_are_refused(options: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        separate_reasoning(gen("a"), **options)
+    assert caught.value.param == param
+
+
 def test_errors_reach_values_as_themselves(backend: ScriptedBackend) -> None:
     def broken(_: str) -> str:
         raise ZeroDivisionError("in the backend")
