@@ -154,6 +154,10 @@ class Program:
             raise InvalidRequest(
                 f"run_batch is given {shown(batch_kwargs)}, not a list of dicts or tuples", "batch"
             )
+        for name in kwargs:
+            if name in self.arg_names:
+                message = f"{name} is an argument of program {self.name!r}: put it into each item, "
+                raise InvalidRequest(f"{message}or bind it with {self.name}.bind({name}=…)", name)
         items = [self._item(item, index) for index, item in enumerate(batch_kwargs)]
         options, _ = self._split((), kwargs, need_all=False)
         width = batch_width(num_threads, is_async=self.is_async)

@@ -45,6 +45,10 @@ def undescribed(x: Callable[[], int]) -> None: ...
 def empty(s: Any) -> None: ...
 
 
+@function
+def named(s: Any, name: str) -> None: ...
+
+
 class Callable_:
     def __call__(self, x: int) -> None: ...
 
@@ -132,6 +136,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("batch", lambda: empty.run_batch(5)),  # type: ignore[arg-type]
     ("batch", lambda: empty.run_batch(None)),  # type: ignore[arg-type]
     ("batch", lambda: empty.run_batch({"x": 1})),  # type: ignore[arg-type]
+    ("name", lambda: named.run_batch([{}, {}], name="Ann")),
     ("base_url", lambda: RuntimeEndpoint(5)),  # type: ignore[arg-type]
     ("base_url", lambda: RuntimeEndpoint(" ")),
     ("func", lambda: function(5)),  # type: ignore[call-overload]
