@@ -88,7 +88,7 @@ def test_a_program_goes_on_behind_healed_text(runtime: Runtime) -> None:
         s += "my cat"
         s += rg.gen("more", regex="s( cats){2}", token_healing=True, max_tokens=20)
         s += " and http:"
-        s += rg.gen("rest", choices=["//", "x"], token_healing=True, max_tokens=9)
+        s += rg.gen("rest", regex="//|x", token_healing=True, max_tokens=9)
 
     state = program.run(backend=runtime)
     assert state["more"] == "s cats cats"
