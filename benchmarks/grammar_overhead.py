@@ -111,7 +111,7 @@ class MaskTimer:
             self._fill(*args)
             self.seconds.append(time.thread_time() - begin)
 
-        runtime_masks.fill_masks = timed  # type: ignore[assignment]
+        runtime_masks.fill_masks = timed  # type: ignore[assignment]  # of any arguments
         return self
 
     def __exit__(self, *_: object) -> None:

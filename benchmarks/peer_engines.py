@@ -273,7 +273,7 @@ def main() -> None:
             answer = _answer(engine, json.loads(line))
         except NotRun as reason:
             answer = {"not_run": str(reason)}
-        except Exception as error:
+        except Exception as error:  # an engine of somebody else: its row says what it raised
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -3,6 +3,7 @@
 import hashlib
 import random
 import struct
+import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
 from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput, ScoreRequest
+from radixgen.runtime.engine import Engine
 from radixgen.schedule.request import Event, Request, SequenceOutput
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import SamplingParams, TokenLogprob
@@ -245,3 +247,16 @@ def take_step(scheduler: Scheduler, model: HashModel) -> tuple[ScheduledBatch, S
 def score(prefix: Sequence[int], continuations: list[list[int]]) -> Request:
     message = ScoreRequest("s", len(prefix), tuple(len(c) for c in continuations))
     return Request.from_score(message, [*prefix, *(t for c in continuations for t in c)])
+
+
+def drive_engine(engine: Engine) -> list[Event]:
+    """Step until every request has ended, waiting where grammars compile; returns every event."""
+    events: list[Event] = []
+    deadline = time.monotonic() + 60
+    while engine.scheduler.requests:
+        assert time.monotonic() < deadline, "still busy"
+        if engine.has_work:
+            events += engine.step()
+        else:
+            time.sleep(0.001)
+    return events

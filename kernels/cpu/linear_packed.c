@@ -12,8 +12,7 @@
  * Activations are rounded to 8 bits with one scale a group. A group's dot product is exact; groups
  * are added in order, each with the same four roundings, whatever the number of rows.
  */
-#include "ops.h"
-#include "vec.h"
+#include "packed.h"
 
 /* Activations to 8 bits.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 5 group,
  * 6 codes int8 [rows, columns], 7 scales float32 [rows, groups], 8 sums of codes float32 [rows, groups]
@@ -52,20 +51,10 @@ typedef struct {
     int64_t columns, groups;
 } activations;
 
-/* Where the codes and scales of a tile lie, and how far the next tile's are. Meanwhile the bytes at
- * `ahead` are asked for, so many a group. */
-typedef struct {
-    const uint8_t *code;
-    const char *scale;
-    int64_t code_bytes, scale_bytes;
-    const char *ahead;
-    int64_t ahead_bytes;
-} weights;
-
 /* `tiles` tiles of 16 outputs for `rows` rows: what is loaded for one row or tile serves the others.
  * rows, tiles and the form are constants where this is inlined. */
 INLINE void block(const int rows, const int tiles, const int bits, const int group,
-                  const int has_low, const int half_scales, const int zero, weights w,
+                  const int has_low, const int half_scales, const int zero, tile w,
                   activations a, vf *result) {
     const int quads = bits == 4 ? group / 8 : group / 4, scale_bytes = half_scales ? 32 : 64;
     vf sum[8];
@@ -127,9 +116,9 @@ INLINE void block(const int rows, const int tiles, const int bits, const int gro
 }
 
 /* By address: copied arguments are stored in parts and loaded whole, which waits for all stores. */
-typedef void block_function(const weights *, const activations *, vf *);
+typedef void block_function(const tile *, const activations *, vf *);
 #define BLOCK(name, rows, tiles, ...)                                                              \
-    static void name##_##rows##_##tiles(const weights *w, const activations *a, vf *sum) {         \
+    static void name##_##rows##_##tiles(const tile *w, const activations *a, vf *sum) {         \
         block(rows, tiles, __VA_ARGS__, *w, *a, sum);                                              \
     }
 #if RK_ISA == 512
@@ -144,14 +133,7 @@ typedef void block_function(const weights *, const activations *, vf *);
     BLOCK(name, 2, 1, __VA_ARGS__)                                                                 \
     BLOCK(name, 4, 1, __VA_ARGS__)                                                                 \
     WIDEST(name, __VA_ARGS__)
-FORM(q4_0, 4, 32, 0, 1, 8)
-FORM(q4_1, 4, 32, 1, 1, 0)
-FORM(q4_k, 4, 32, 1, 0, 0)
-FORM(q5_0, 8, 32, 0, 1, 16)
-FORM(q5_1, 8, 32, 1, 1, 0)
-FORM(q5_k, 8, 32, 1, 0, 0)
-FORM(q6_k, 8, 16, 0, 0, 32)
-FORM(q8_0, 8, 32, 0, 1, 128)
+RK_FORMS(FORM)
 
 /* In the order of the `form` argument; columns: 1, 2, 4 rows of one tile, 4 of two. */
 static block_function *const forms[][4] = {ROWS(q4_0), ROWS(q4_1), ROWS(q5_0), ROWS(q5_1),
@@ -161,16 +143,7 @@ static void finish(const vf *sum, int rows, int tiles, const float *bias, void *
                    int64_t count, int half) {
     for (int i = 0; i < rows * tiles; i++) {
         int64_t first = i % tiles * 16, at = i / tiles * stride + first, left = count - first;
-        vf values = sum[i];
-        if (left >= 16) {
-            if (bias) values = vf_add(values, vf_load(bias + first));
-            store_any(out, at, values, half);
-            continue;
-        }
-        float v[16];
-        vf_store(v, values);
-        for (int64_t j = 0; j < left; j++)
-            put_any(out, at + j, bias ? v[j] + bias[first + j] : v[j], half);
+        put_outputs(sum[i], bias ? bias + first : 0, out, at, left, half);
     }
 }
 
@@ -179,7 +152,7 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
                       const char *ahead, int64_t ahead_bytes) {
     int64_t columns = INT(10), groups = columns / INT(11), stride = INT(15);
     int half = (int)INT(14);
-    weights w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), ahead,
+    tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), ahead,
                  ahead_bytes};
     activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
                      PTR(float, 8) + row * groups, columns, groups};

@@ -67,16 +67,6 @@ typedef struct {
     int64_t columns, groups;
 } inputs;
 
-/* Where the codes and scales of a tile lie, and how far the next tile's are. Meanwhile the bytes at
- * `ahead` are asked for, so many a group. */
-typedef struct {
-    const uint8_t *code;
-    const char *scale;
-    int64_t code_bytes, scale_bytes;
-    const char *ahead;
-    int64_t ahead_bytes;
-} tile;
-
 /* `tiles` tiles of 16 outputs for `rows` rows; these and the form are constants where inlined. */
 INLINE void block_16(const int rows, const int tiles, const int bits, const int group,
                      const int has_low, const int half_scales, const int zero, tile w, inputs a,

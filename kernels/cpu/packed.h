@@ -17,6 +17,16 @@
     X(q5_k, 8, 32, 1, 0, 0)                                                                        \
     X(q6_k, 8, 16, 0, 0, 32)
 
+/* Where the codes and scales of a tile lie, and how far the next tile's are. Meanwhile the bytes at
+ * `ahead` are asked for, so many a group. */
+typedef struct {
+    const uint8_t *code;
+    const char *scale;
+    int64_t code_bytes, scale_bytes;
+    const char *ahead;
+    int64_t ahead_bytes;
+} tile;
+
 /* 16 scales or lows of a tile's group. */
 INLINE vf load_scale(const char *p, const int half_scales) {
     return half_scales ? vf_load_f16((const f16 *)p) : vf_load((const float *)p);

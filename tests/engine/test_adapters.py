@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import merge_adapter, write_adapter, write_tiny_model
-from scheduling import terminals_of
-from test_drafts import drive
+from scheduling import drive_engine, terminals_of
 
 from radixgen.batch import ScheduledBatch, ScheduledRow
 from radixgen.config import CacheConfig, ModelConfig, from_settings
@@ -116,7 +115,7 @@ def answers(engine: Engine) -> tuple[dict[str, Any], dict[str, int]]:
     """Of each request: tokens and every log-probability, and how much of its prompt was cached."""
     made: dict[str, Any] = {}
     cached: dict[str, int] = {}
-    events = drive(engine)
+    events = drive_engine(engine)
     for event in events:
         if isinstance(event, SequenceOutput):
             made.setdefault(event.rid, []).extend(zip(event.token_ids, event.logprobs, strict=True))
@@ -150,7 +149,7 @@ def test_scores_are_the_adapters(make_engine: Callable[[], Engine]) -> None:
         rid = f"{lora} {len(engine.scheduler.requests)}"
         message = ScoreRequest(rid, 20, (5, 7), lora=lora)
         assert not engine.add(message, array("i", [*TOKENS[:20], *TOKENS[30:42]]))
-    ends: Any = list(terminals_of(drive(engine)).values())
+    ends: Any = list(terminals_of(drive_engine(engine)).values())
     found = {end.rid: end.logprobs for end in ends}
     assert found["a 1"] == found["a 3"]
     assert len({found[" 0"], found["a 1"], found["b 2"]}) == 3

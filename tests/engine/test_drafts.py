@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import write_tiny_model
-from scheduling import HashModel, expect_empty, terminals_of, tokens_of
+from scheduling import HashModel, drive_engine, expect_empty, terminals_of, tokens_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
@@ -67,18 +67,6 @@ def make_engine(drafter: Drafter | None, num_pages: int = 256) -> Engine:
     return Engine(scheduler, HashModel(4, len(TOKENS)), pool, drafter)
 
 
-def drive(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while engine.scheduler.requests:
-        assert time.monotonic() < deadline, "still busy"
-        if engine.has_work:
-            events += engine.step()
-        else:
-            time.sleep(0.001)
-    return events
-
-
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -117,7 +105,7 @@ def test_the_same_tokens_in_fewer_steps(max_tokens: int, num_pages: int) -> None
     plain, drafting = make_engine(None, num_pages), make_engine(Drafter(LongestFirst()), num_pages)
     add_crowd(plain, max_tokens)
     add_crowd(drafting, max_tokens)
-    expected, found = drive(plain), drive(drafting)
+    expected, found = drive_engine(plain), drive_engine(drafting)
     assert all(isinstance(end, RequestFinished) for end in terminals_of(found).values())
     assert tokens_of(found) == tokens_of(expected)
     assert ends_of(found) == ends_of(expected)
@@ -141,7 +129,7 @@ def test_what_was_written_before_is_verified_at_once(spec: GrammarSpec | None) -
             request = GenerateRequest(rid, sampling, spec, namespace=namespace)
             engine.add(request, array("i", [3] * 6))
             before = engine.stats()["steps"]
-            found[name, rid] = tokens_of(drive(engine))[rid, 0]
+            found[name, rid] = tokens_of(drive_engine(engine))[rid, 0]
             steps[name, rid] = engine.stats()["steps"] - before
             engine.flush()
         expect_empty(engine.scheduler)
@@ -159,7 +147,7 @@ def forced_run(jump_forward: JumpForward) -> tuple[Engine, list[Event]]:
     for number in range(4):
         sampling = SamplingParams(max_tokens=80, seed=number, n=2)
         engine.add(GenerateRequest(f"r{number}", sampling, FORCED), array("i", [number] * 6))
-    return engine, drive(engine)
+    return engine, drive_engine(engine)
 
 
 def test_unverified_text_is_spelled_as_the_tokenizer_would() -> None:
@@ -189,7 +177,7 @@ def test_unverified_text_keeps_within_max_tokens() -> None:
         engine = make_engine(Drafter(LongestFirst(), jump_forward="fast"))
         sampling = SamplingParams(max_tokens=most, seed=most)
         engine.add(GenerateRequest("r", sampling, FORCED), array("i", [1, 2]))
-        events = drive(engine)
+        events = drive_engine(engine)
         ends.append(terminals_of(events)["r"])
         if isinstance(ends[-1], RequestFinished):
             text = b"".join(TOKENS[token] or b"" for token in tokens_of(events)["r", 0])
@@ -203,7 +191,7 @@ def test_tokens_whose_logprobs_are_wanted_are_verified() -> None:
     engine = make_engine(Drafter(LongestFirst(), jump_forward="fast"))
     sampling = SamplingParams(max_tokens=80, seed=1, logprobs=0)
     engine.add(GenerateRequest("r", sampling, FORCED), array("i", [1, 2]))
-    drive(engine)
+    drive_engine(engine)
     assert engine.stats()["jumped_tokens"] == 0
 
 
@@ -217,7 +205,7 @@ def test_an_abort_between_verifications_leaves_nothing() -> None:
             time.sleep(0.001)
         events += engine.step()
         events += engine.abort(f"r{number}")
-    events += drive(engine)
+    events += drive_engine(engine)
     assert len(terminals_of(events)) == 12
     expect_empty(engine.scheduler)
 
@@ -226,7 +214,7 @@ def test_a_text_that_is_complete_ends_without_an_end_token() -> None:
     engine = make_engine(None)
     spec = GrammarSpec("choice", '["name"]')
     engine.add(GenerateRequest("r", SamplingParams(seed=1), spec), array("i", [1, 2]))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert b"".join(TOKENS[t] or b"" for t in tokens_of(events)["r", 0]) == b"name"
     assert ends_of(events) == {("r", 0): FinishReason.STOP}
 
@@ -236,7 +224,7 @@ def test_a_complete_text_that_could_go_on_needs_its_end_token() -> None:
     spec = GrammarSpec("regex", "(name)+")
     sampling = SamplingParams(seed=1, max_tokens=200)
     engine.add(GenerateRequest("r", sampling, spec), array("i", [1, 2]))
-    tokens = tokens_of(drive(engine))["r", 0]
+    tokens = tokens_of(drive_engine(engine))["r", 0]
     assert len(tokens) == 200 or tokens[-1] == END
 
 
@@ -247,7 +235,7 @@ def test_drafts_can_be_switched_off() -> None:
     off: Any = {"jump_forward": "off", "prompt_lookup": False, "suffix_drafts": False}
     engine = make_engine(Drafter(LongestFirst(), **off))
     add_crowd(engine, 70)
-    drive(engine)
+    drive_engine(engine)
     assert engine.stats()["verified_drafts"] == 0
 
 
@@ -271,7 +259,7 @@ SHEET = {
 def run(engine: Engine, prompts: list[list[int]], sampling: SamplingParams, spec: Any) -> Any:
     for number, prompt in enumerate(prompts):
         assert not engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", prompt))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
     return tokens_of(events)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import write_tiny_model
-from scheduling import expect_empty, terminals_of, tokens_of
-from test_drafts import drive
+from scheduling import drive_engine, expect_empty, terminals_of, tokens_of
 
 from radixgen.batch import TokenMass
 from radixgen.config import from_settings
@@ -41,7 +40,7 @@ def engine(model: Path) -> Engine:
 
 def generate(engine: Engine, sampling: SamplingParams, rid: str = "r") -> list[SequenceOutput]:
     assert not engine.add(GenerateRequest(rid, sampling, SPEC), array("i", PROMPT))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert not any(isinstance(event, RequestFailed) for event in events)
     return [event for event in events if isinstance(event, SequenceOutput)]
 
@@ -154,7 +153,7 @@ def test_an_abort_in_the_middle_of_an_attempt_leaves_nothing(engine: Engine) -> 
         for _ in range(2 * number):
             events += engine.step()
         events += engine.abort(f"r{number}")
-    events += drive(engine)
+    events += drive_engine(engine)
     assert len(terminals_of(events)) == 4
     expect_empty(engine.scheduler)
 

@@ -4,12 +4,11 @@ import json
 import random
 import re
 import threading
-import time
 from array import array
 from typing import Any
 
 import pytest
-from scheduling import HashModel, terminals_of
+from scheduling import HashModel, drive_engine, terminals_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
@@ -44,18 +43,6 @@ def make_engine(num_pages: int = 256) -> Engine:
     return Engine(scheduler, HashModel(4, len(TOKENS)), pool)
 
 
-def drive(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while engine.scheduler.requests:
-        assert time.monotonic() < deadline, "still busy"
-        if engine.has_work:
-            events += engine.step()
-        else:
-            time.sleep(0.001)
-    return events
-
-
 def texts_of(events: list[Event]) -> dict[tuple[str, int], tuple[str, FinishReason | None]]:
     """Text and finish reason of each choice, by (rid, index)."""
     found: dict[tuple[str, int], tuple[bytes, FinishReason | None]] = {}
@@ -86,7 +73,7 @@ def test_every_output_parses_also_when_the_budget_is_small(max_tokens: int) -> N
     for number in range(10):
         sampling = SamplingParams(max_tokens=max_tokens, seed=number, n=1 + number % 2)
         engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", [number, 1, 2]))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
     found = texts_of(events)
     assert len(found) == 15
@@ -101,7 +88,7 @@ def test_constrained_and_free_requests_share_steps() -> None:
     for number in range(6):
         spec = GrammarSpec("regex", r"(ab|cd){5,15}") if number % 2 else None
         engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", [number] * 5))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
     for (rid, _), (text, _) in texts_of([e for e in events if e.rid in ("r1", "r3", "r5")]).items():
         assert re.fullmatch(r"(ab|cd){5,15}", text), rid
@@ -111,7 +98,7 @@ def failure(engine: Engine, spec: GrammarSpec, **sampling: Any) -> RequestFailed
     message = GenerateRequest("bad", SamplingParams(seed=1, **sampling), spec)
     engine.add(message, array("i", [1, 2, 3]))
     engine.add(GenerateRequest("good", SamplingParams(max_tokens=3, seed=1)), array("i", [5, 6]))
-    ends = terminals_of(drive(engine))
+    ends = terminals_of(drive_engine(engine))
     assert isinstance(ends["good"], RequestFinished)
     end = ends["bad"]
     assert isinstance(end, RequestFailed)
@@ -140,7 +127,7 @@ def test_an_aborted_request_leaves_no_compile_behind() -> None:
     events = engine.abort("gone")
     assert list(terminals_of(events)) == ["gone"]
     engine.add(GenerateRequest("r", SamplingParams(max_tokens=2, seed=1), spec), array("i", [1]))
-    assert list(terminals_of(drive(engine))) == ["r"]
+    assert list(terminals_of(drive_engine(engine))) == ["r"]
     assert engine.grammars is not None
     assert engine.grammars.num_waiting == 0
 

@@ -2,14 +2,13 @@
 
 import json
 import random
-import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from scheduling import HashModel, terminals_of
+from scheduling import HashModel, drive_engine, terminals_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
@@ -21,7 +20,6 @@ from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
 from radixgen.runtime.grammar_screen import Screen
-from radixgen.schedule.request import Event
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import GrammarSpec, SamplingParams
 
@@ -127,7 +125,7 @@ def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Scree
     plain = SamplingParams(max_tokens=30, seed=1, ignore_eos=True)
     engine.add(GenerateRequest("plain", plain), _prompt())
     engine.add(GenerateRequest("good", SamplingParams(max_tokens=5, seed=1), GOOD), _prompt())
-    ends = terminals_of(_drive(engine))
+    ends = terminals_of(drive_engine(engine))
     assert isinstance(ends["plain"], RequestFinished)
     assert isinstance(ends["good"], RequestFinished)
     for number in range(3):
@@ -139,18 +137,6 @@ def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Scree
 
 def _prompt() -> "array[int]":
     return array("i", [1, 2, 3])
-
-
-def _drive(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while engine.scheduler.requests:
-        assert time.monotonic() < deadline, "still busy"
-        if engine.has_work:
-            events += engine.step()
-        else:
-            time.sleep(0.001)
-    return events
 
 
 def test_a_first_mask_and_a_shortest_text_are_tried_too() -> None:

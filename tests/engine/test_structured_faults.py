@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import SPECIAL_TOKENS, write_tiny_model
-from scheduling import HashModel, expect_empty, score, terminals_of, tokens_of
+from scheduling import HashModel, drive_engine, expect_empty, score, terminals_of, tokens_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
@@ -63,18 +63,6 @@ def make_engine(tokens: list[bytes | None] = TOKENS, num_pages: int = 256) -> En
     return Engine(scheduler, HashModel(4, len(TOKENS)), pool, Drafter(LongestFirst()))
 
 
-def drive(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while engine.scheduler.requests:
-        assert time.monotonic() < deadline, "still busy"
-        if engine.has_work:
-            events += engine.step()
-        else:
-            time.sleep(0.001)
-    return events
-
-
 def await_work(engine: Engine) -> None:
     deadline = time.monotonic() + 60
     while not engine.has_work:
@@ -89,7 +77,7 @@ def test_text_that_the_tokenizer_cannot_spell_is_refused() -> None:
     tokens: list[bytes | None] = [None if t == b"q" else t for t in TOKENS]
     engine = make_engine(tokens)
     engine.add(GenerateRequest("r", SamplingParams(seed=1), GrammarSpec("regex", "q+")), ids(3))
-    (event,) = drive(engine)
+    (event,) = drive_engine(engine)
     assert isinstance(event, RequestFailed)
     assert event.code == "invalid_grammar"
     assert "token" in event.message
@@ -98,7 +86,7 @@ def test_text_that_the_tokenizer_cannot_spell_is_refused() -> None:
         GenerateRequest("s", SamplingParams(seed=1), GrammarSpec("regex", "q+|abc")), ids(3)
     )
     assert not found
-    events = drive(engine)
+    events = drive_engine(engine)
     assert text_of(tokens_of(events)["s", 0]) == b"abc", "what it can spell is left"
 
 
@@ -117,7 +105,7 @@ def test_the_least_that_max_tokens_may_be(max_tokens: int) -> None:
     for rid, spec in specs.items():
         sampling = SamplingParams(max_tokens=max_tokens, seed=1)
         assert not engine.add(GenerateRequest(rid, sampling, spec), ids(1, 2, 3))
-    events = drive(engine)
+    events = drive_engine(engine)
     ends = terminals_of(events)
     assert isinstance(ends["fits"], RequestFinished)
     if max_tokens:
@@ -177,7 +165,7 @@ def test_a_text_that_gave_way_goes_on_where_it_was() -> None:
             engine.add(GenerateRequest(f"r{number}", sampling, long), ids(number, 1, 2, 3))
         for _ in range(4):  # all begin together
             assert ready.acquire(timeout=60)
-        events = drive(engine)
+        events = drive_engine(engine)
         assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
         found.append(tokens_of(events))
         assert (engine.stats()["preemptions"] > 0) == (num_pages == 50)
@@ -189,7 +177,7 @@ def test_options_are_scored_in_two_passes_with_one_prefix() -> None:
     engine = make_engine()
     options = [[5, 6, 7], [5, 6, 8, 9], [1]]
     engine.scheduler.add(score(list(range(40)), options))
-    events = drive(engine)
+    events = drive_engine(engine)
     end = terminals_of(events)["s"]
     assert isinstance(end, ScoreOutput)
     stats = engine.stats()
@@ -212,7 +200,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def write(engine: Engine, spec: GrammarSpec, **params: Any) -> tuple[list[int], SequenceOutput]:
     sampling = SamplingParams(**{"temperature": 0, "max_tokens": 60, **params})
     assert not engine.add(GenerateRequest("r", sampling, spec), array("i", list(b"Say it: ")))
-    events = drive(engine)
+    events = drive_engine(engine)
     last = [event for event in events if isinstance(event, SequenceOutput)][-1]
     expect_empty(engine.scheduler)
     return tokens_of(events)["r", 0], last

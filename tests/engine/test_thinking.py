@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import write_tiny_model
-from scheduling import expect_empty, terminals_of, tokens_of
-from test_drafts import drive
+from scheduling import drive_engine, expect_empty, terminals_of, tokens_of
 
 from radixgen.config import from_settings
 from radixgen.errors import InvalidRequest
@@ -40,7 +39,7 @@ def run(
     given: dict[str, Any] = {"seed": 2, "max_tokens": 60} | sampling
     message = GenerateRequest("r", SamplingParams(**given), spec, thinking=thinking)
     assert not engine.add(message, array("i", PROMPT))
-    events = drive(engine)
+    events = drive_engine(engine)
     assert not any(isinstance(event, RequestFailed) for event in events)
     expect_empty(engine.scheduler)
     return tokens_of(events)
@@ -98,7 +97,7 @@ def test_thoughts_that_cannot_be_are_refused(
     engine: Engine, thinking: Thinking, sampling: dict[str, Any], reason: str
 ) -> None:
     message = GenerateRequest("r", SamplingParams(**sampling), DIGITS, thinking=thinking)
-    events = [*engine.add(message, array("i", PROMPT)), *drive(engine)]
+    events = [*engine.add(message, array("i", PROMPT)), *drive_engine(engine)]
     (end,) = terminals_of(events).values()
     assert isinstance(end, RequestFailed)
     assert re.search(reason, end.message), end.message

@@ -2,13 +2,12 @@
 
 import random
 import re
-import time
 from array import array
 from typing import Any
 
 import numpy as np
 import pytest
-from scheduling import HashModel, expect_empty, tokens_of
+from scheduling import HashModel, drive_engine, expect_empty, tokens_of
 
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
@@ -22,7 +21,6 @@ from radixgen.runtime.beginnings import BeginsWith, TokenTexts
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
-from radixgen.schedule.request import Event
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import GrammarSpec, SamplingParams, Thinking
 
@@ -134,22 +132,12 @@ def watcher(sampling: SamplingParams, num_skipped: int) -> Any:
     return watch
 
 
-def drive(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    deadline = time.monotonic() + 60
-    while engine.scheduler.requests:
-        assert time.monotonic() < deadline, "still busy"
-        if engine.has_work:
-            events += engine.step()
-        else:
-            time.sleep(0.001)
-    return events
-
-
 def ask(engine: Engine, healed: bytes, grammar: GrammarSpec | None = None, **params: Any) -> Any:
     sampling = SamplingParams(**{"seed": 3, "max_tokens": 12, **params})
     message = GenerateRequest("r", sampling, grammar, healed=healed.decode("latin-1"))
-    events = engine.add(message, array("i", ids(b"x", b"y", b"z", b"a", b"b"))) + drive(engine)
+    events = engine.add(message, array("i", ids(b"x", b"y", b"z", b"a", b"b"))) + drive_engine(
+        engine
+    )
     expect_empty(engine.scheduler)
     return events
 
