@@ -1,6 +1,7 @@
 """Bodies made from the server's own schema: what it documents is what it does."""
 
 import functools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,8 +126,24 @@ def check(route: str, answer: httpx2.Response) -> None:
     """The answer's status is documented, is no fault of the server, and fits its schema."""
     documented = document()["paths"][route]["post"]["responses"][str(answer.status_code)]
     assert answer.status_code < 500, answer.text
-    schema = documented.get("content", {}).get("application/json", {}).get("schema", {})
-    jsonschema.validate(answer.json(), inlined(schema))
+    content = documented["content"][answer.headers["content-type"].partition(";")[0]]
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        lines = [line for line in answer.text.split("\n") if line.startswith("data: ")]
+        assert lines
+        assert all(json.loads(line[6:]) for line in lines if line != "data: [DONE]")
+    else:
+        jsonschema.validate(answer.json(), inlined(content["schema"]))
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_stream_is_answered_as_documented(http: httpx2.Client, route: str) -> None:
+    said = [{"role": "user", "content": "a"}]
+    body = {"messages": said, "max_tokens": 3} | {"model": "tiny", "stream": True}
+    if route == "/v1/responses":
+        body = {"input": said, "max_output_tokens": 3, "model": "tiny", "stream": True}
+    answer = http.post(route, json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    check(route, answer)
 
 
 @pytest.mark.parametrize("route", ROUTES)
