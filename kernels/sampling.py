@@ -88,6 +88,6 @@ def apply_bitmask_(logits: Tensor, bitmask: Tensor) -> Tensor:
 def apply_bitmask_reference_(logits: Tensor, bitmask: Tensor) -> Tensor:
     """`apply_bitmask_` by torch alone."""
     vocab = logits.shape[1]
-    bits = (bitmask[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
+    bits = (bitmask[:, :, None] >> torch.arange(32, dtype=torch.int32, device=bitmask.device)) & 1
     allowed = bits.flatten(1)[:, :vocab].bool()
     return logits.masked_fill_(~allowed, -math.inf)

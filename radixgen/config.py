@@ -4,6 +4,7 @@ Callers name settings flat (`Runtime(model=..., page_size=16, policy="lpm")`); `
 them into their parts. A setting nobody declared is an error that names the nearest one.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from radixgen.types import MAX_ADAPTER_CHARS, WIRE, shown, unknown_name
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 ActivationForm = Literal["auto", "int8", "int16", "float32"]
+Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 JumpForward = Literal["exact", "fast", "off"]
@@ -40,6 +42,8 @@ class ModelConfig:
     `activations`: what inputs of products with quantised weights are rounded to. float32: the
     product with the dequantised matrix; int16: its answers, faster; int8: fastest; auto: of the
     last two, as model/forms.py chooses for each place. Without C kernels it is float32.
+    `device`: cpu, cuda or cuda:N. `kernels`: auto is C on a CPU and Triton on a GPU. Triton runs on
+    a CPU too where TRITON_INTERPRET=1 was set before the start: slowly, for tests.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -49,6 +53,7 @@ class ModelConfig:
     kv_dtype: KVDtype = "auto"
     activations: ActivationForm = "auto"
     device: str = "cpu"
+    kernels: Kernels = "auto"
     max_context: int | None = None  # tokens; None: the model's own
     threads: int | None = None  # compute threads; None: one a physical core
     adapters: dict[str, str] = field(default_factory=dict)  # LoRA: name -> PEFT's folder
@@ -63,6 +68,17 @@ class ModelConfig:
         )
         for name, path in self.adapters.items():
             _check_adapter(name, path)
+        _check_device(self.device, self.kernels)
+
+
+def _check_device(device: str, kernels: Kernels) -> None:
+    """Whether they may go together; what the machine has is found when a model is loaded."""
+    known = re.fullmatch(r"cpu|cuda(:\d{1,3})?", device)
+    _require(known is not None, f"device={shown(device)}: it is 'cpu', 'cuda' or 'cuda:N'")
+    _require(
+        device == "cpu" or kernels != "c",
+        f"kernels='c' run on a CPU, not on device={device!r}; leave one of the two out",
+    )
 
 
 def _check_adapter(name: str, path: str) -> None:
@@ -79,7 +95,7 @@ class CacheConfig:
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
     page_size: int = 16  # tokens
     num_pages: int | None = None  # None: from `memory_fraction` of free memory
-    memory_fraction: float = 0.3
+    memory_fraction: float | None = None  # None: 0.3 on a CPU, 0.9 on a GPU
     eviction: Eviction = "lru"
     enabled: bool = True  # False: nothing is kept after a request ends
     share_tail_pages: bool = True  # copy the tokens of a partly equal page instead of recomputing
@@ -87,7 +103,10 @@ class CacheConfig:
     def __post_init__(self) -> None:
         _require(1 <= self.page_size <= 1024, f"page_size={self.page_size}: 1 to 1024 tokens")
         _require(self.num_pages is None or self.num_pages >= 1, "num_pages must be at least 1")
-        _require(0 < self.memory_fraction < 1, "memory_fraction must be between 0 and 1")
+        _require(
+            self.memory_fraction is None or 0 < self.memory_fraction < 1,
+            "memory_fraction must be between 0 and 1",
+        )
 
 
 @dataclass(frozen=True, slots=True)

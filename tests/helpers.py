@@ -1,6 +1,6 @@
 """What several test files share. Knows the package, no test."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,6 +20,7 @@ def tiny_decoder(
     *,
     dtype: "torch.dtype | None" = None,
     max_context: int | None = None,
+    kernels: Literal["c", "triton"] = "c",
     **overrides: Any,
 ) -> "Decoder":
     """A Llama-family decoder of two layers with random weights; `overrides` are config fields."""
@@ -53,7 +54,8 @@ def tiny_decoder(
         for name, shape in expected_shapes(config).items()
     }
     dtype = dtype or torch.float32
-    return Decoder(config, assemble(config, tensors, dtype), dtype, max_context)
+    weights = assemble(config, tensors, dtype)
+    return Decoder(config, weights, dtype, max_context, kernels=kernels)
 
 
 CHATML = (

@@ -10,7 +10,7 @@ tensors; no requests.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class LowRank:
     scale: float
     start: int
 
+    def to(self, device: torch.device) -> "LowRank":
+        return replace(self, a=self.a.to(device), b=self.b.to(device))
+
     def add(self, y: Tensor, x: Tensor, tokens: Tensor) -> None:
         """Add to the rows `tokens` (int64) of y [rows, outputs], given x [len(tokens), in].
 
@@ -77,6 +80,11 @@ class Adapter:
 
     name: str
     parts: Mapping[tuple[int, Place], Sequence[LowRank]]
+
+    def to(self, device: torch.device) -> "Adapter":
+        """The same on that device."""
+        there = {at: [part.to(device) for part in parts] for at, parts in self.parts.items()}
+        return Adapter(self.name, there)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +115,12 @@ def adapt(
                 part.add(y, given, rows)
 
 
-def load_adapters(folders: Mapping[str, str], config: DecoderConfig) -> dict[str, Adapter]:
+def load_adapters(
+    folders: Mapping[str, str], config: DecoderConfig, device: torch.device | str = "cpu"
+) -> dict[str, Adapter]:
     """The adapters of a model from PEFT's folders, by name. Errors as `load_adapter`."""
-    return {name: load_adapter(name, Path(path), config) for name, path in folders.items()}
+    found = {name: load_adapter(name, Path(path), config) for name, path in folders.items()}
+    return {name: adapter.to(torch.device(device)) for name, adapter in found.items()}
 
 
 def load_adapter(name: str, folder: Path, config: DecoderConfig) -> Adapter:

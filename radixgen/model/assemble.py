@@ -22,14 +22,16 @@ def assemble(
     tensors: MutableMapping[str, Weight],
     dtype: torch.dtype,
     forms: Forms = AUTO,
+    device: torch.device | str = "cpu",
 ) -> DecoderWeights:
     """The weights of a model from tensors named as `weights` names them, floats cast to `dtype`.
 
+    Floats go to `device` one by one, so that what is joined there never lay on the host as a whole.
     `forms`: what the inputs of packed weights are rounded to, by place.
     Tensors leave the mapping as they are used, so that joining them holds none twice.
     Raises ModelError for a tensor that is missing.
     """
-    take = _Taker(tensors, dtype, forms)
+    take = _Taker(tensors, dtype, forms, torch.device(device))
     embedding = take.matrix("embed")
     layers = tuple(_layer(config, take, i) for i in range(config.num_layers))
     head = embedding if config.tied_head else take.matrix("head")
@@ -55,15 +57,19 @@ def _layer(config: DecoderConfig, take: "_Taker", index: int) -> Layer:
 
 class _Taker:
     def __init__(
-        self, tensors: MutableMapping[str, Weight], dtype: torch.dtype, forms: Forms
+        self,
+        tensors: MutableMapping[str, Weight],
+        dtype: torch.dtype,
+        forms: Forms,
+        device: torch.device,
     ) -> None:
-        self.tensors, self.dtype, self.forms = tensors, dtype, forms
+        self.tensors, self.dtype, self.forms, self.device = tensors, dtype, forms, device
 
     def matrix(self, name: str) -> Weight:
         weight = self.tensors.pop(name, None)
         if weight is None:
             raise ModelError(f"the model has no tensor {name!r}")
-        return weight if isinstance(weight, PackedWeight) else weight.to(self.dtype)
+        return weight if isinstance(weight, PackedWeight) else weight.to(self.device, self.dtype)
 
     def vector(self, name: str) -> Tensor:
         tensor = self.matrix(name)

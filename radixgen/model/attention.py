@@ -51,7 +51,7 @@ class StepInputs:
 def build_inputs(
     rows: Sequence[ScheduledRow], cache: KVCache, vocab_size: int, max_context: int
 ) -> StepInputs:
-    """The tensors of a step, where the cache is.
+    """The tensors of a step, on the host: whoever launches it takes them to the device.
 
     Raises InvalidRequest, naming the row, for anything that would read or write out of bounds.
     """
@@ -67,8 +67,6 @@ def build_inputs(
     wide = _tensors(np.int64, whole.token_ids, whole.positions, whole.slots, whole.outputs)
     tables = (whole.qo_indptr, whole.kv_indptr, whole.kv_indices, whole.last_page_len)
     narrow = _tensors(np.int32, *tables, whole.output_indptr)
-    if cache.device.type != "cpu":
-        wide, narrow = (tuple(t.to(cache.device) for t in ts) for ts in (wide, narrow))
     token_ids, positions, slots, outputs = wide
     qo_indptr, kv_indptr, kv_indices, last, output_indptr = narrow
     return StepInputs(
@@ -79,13 +77,11 @@ def build_inputs(
         outputs=None if all_drawn else outputs,
         output_attention=AttentionMetadata(output_indptr, kv_indptr, kv_indices, last),
         output_ends=whole.output_indptr[1:],
-        adapters=_adapters(rows, whole, cache.device) if any(row.lora for row in rows) else (),
+        adapters=_adapters(rows, whole) if any(row.lora for row in rows) else (),
     )
 
 
-def _adapters(
-    rows: Sequence[ScheduledRow], whole: "_Lists", device: torch.device
-) -> tuple[AdapterTokens, ...]:
+def _adapters(rows: Sequence[ScheduledRow], whole: "_Lists") -> tuple[AdapterTokens, ...]:
     """The tokens and outputs of each adapter's rows."""
     tokens: dict[str, list[int]] = {}
     outputs: dict[str, list[int]] = {}
@@ -94,7 +90,7 @@ def _adapters(
             for found, indptr in ((tokens, whole.qo_indptr), (outputs, whole.output_indptr)):
                 found.setdefault(row.lora, []).extend(range(indptr[i], indptr[i + 1]))
     return tuple(
-        AdapterTokens(name, *(t.to(device) for t in _tensors(np.int64, each, outputs[name])))
+        AdapterTokens(name, *_tensors(np.int64, each, outputs[name]))
         for name, each in tokens.items()
     )
 

@@ -8,6 +8,7 @@ Each operation computes a row by itself, so tokens may be cut into steps in any 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from radixgen.model.fused import FusedForward, fits
 from radixgen.model.kv_cache import KVCache, KVLayout
 from radixgen.model.layers import Projection, embed
 from radixgen.model.rope import rope_table
+
+if TYPE_CHECKING:
+    from radixgen.model.triton_forward import TritonForward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +62,8 @@ class Decoder:
     """A model ready to run, its hidden states in `dtype`.
 
     `max_context`: positions it can be asked for, in tokens; the model's own when None. `adapters`:
-    those that rows of a step may name.
+    those that rows of a step may name. `kernels`: "triton" runs steps as launches of Triton's, on
+    whatever device the weights are.
     """
 
     def __init__(
@@ -68,10 +73,12 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         max_context: int | None = None,
         adapters: Mapping[str, Adapter] | None = None,
+        kernels: Literal["c", "triton"] = "c",
     ) -> None:
         self.config = config
         self.weights = weights
         self.dtype = dtype
+        self.kernels = kernels
         self.adapters = dict(adapters or {})
         self.device = weights.final_norm.device
         self.max_context = max_context or config.max_context
@@ -79,6 +86,7 @@ class Decoder:
         self._cos, self._sin = cos.to(self.device), sin.to(self.device)
         self._scale = config.head_dim**-0.5
         self._fused: FusedForward | None = None
+        self._launched: TritonForward | None = None
 
     def kv_layout(self, page_size: int, dtype: torch.dtype | None = None) -> KVLayout:
         """The form of this model's KV pages; `dtype` None is the compute dtype."""
@@ -96,6 +104,8 @@ class Decoder:
 
         With logits, the next step may write both anew.
         """
+        if self.kernels == "triton":
+            return self._launched_over(cache)(inputs, want_logits)
         fused = None if inputs.adapters else self._fused_over(cache)
         if fused is not None:
             return fused(inputs, want_logits)
@@ -138,8 +148,20 @@ class Decoder:
             self._fused = FusedForward(self, cache, self._cos, self._sin)
         return self._fused
 
+    def _launched_over(self, cache: KVCache) -> "TritonForward":
+        """The forward pass as launches; Triton is loaded here and not before."""
+        if self._launched is None or self._launched.cache is not cache:
+            from radixgen.model.triton_forward import TritonForward
+
+            self._launched = TritonForward(self, cache, self._cos, self._sin)
+        return self._launched
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] from `forward` -> logits [rows, vocab], float32."""
+        if self.kernels == "triton":
+            from radixgen.model import triton_ops
+
+            return triton_ops.linear(hidden, self.weights.head).float()
         return linear(hidden, self.weights.head).float()
 
     def _project(

@@ -163,4 +163,4 @@ def fits(decoder: "Decoder", cache: KVCache) -> bool:
     """Whether the C operations take this decoder's forms and this cache's pages."""
     c = decoder.config
     q = torch.empty((0, c.num_heads, c.head_dim), dtype=decoder.dtype)
-    return decoder.device.type == "cpu" and takes(q, cache.k_pages[0], cache.v_pages[0])
+    return decoder.kernels == "c" and takes(q, cache.k_pages[0], cache.v_pages[0])

@@ -85,18 +85,21 @@ def available_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def choose_num_pages(layout: KVLayout, config: CacheConfig, available: int) -> int:
+def choose_num_pages(
+    layout: KVLayout, config: CacheConfig, available: int, default_fraction: float = 0.3
+) -> int:
     """config.num_pages, or what memory_fraction of `available` bytes holds.
 
     Raises ConfigError when not one page fits.
     """
     if config.num_pages is not None:
         return config.num_pages
-    budget = int(available * config.memory_fraction)
+    fraction = config.memory_fraction or default_fraction
+    budget = int(available * fraction)
     num_pages = budget // layout.page_bytes
     if num_pages < 1:
         raise ConfigError(
-            f"memory_fraction={config.memory_fraction} of {_mib(available)} free is "
+            f"memory_fraction={fraction} of {_mib(available)} free is "
             f"{_mib(budget)}, less than one KV page of {_mib(layout.page_bytes)}; raise "
             f"memory_fraction or lower "
             f"page_size={layout.page_size}"

@@ -9,6 +9,7 @@ from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
+from radixgen.model.device import check_forms, place
 from radixgen.model.forms import choose_forms
 from radixgen.model.hub import ModelFiles, resolve
 from radixgen.model.kv_cache import KVCache, available_bytes, choose_num_pages
@@ -21,26 +22,30 @@ def load_runner(
 ) -> ModelRunner:
     """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
 
-    dtype "auto" is float32; kv_dtype "auto" is the same type. Without C kernels quantised
-    weights become floats here, so that they are not held twice. The end tokens are those of
-    `runner.decoder.config.eos_ids`. Raises ModelError for files (also of adapters) that cannot be
-    used and ConfigError for settings that do not fit the model or the machine.
+    dtype "auto" is float32 on a CPU and bfloat16 on a GPU; kv_dtype "auto" is the same type.
+    Without C kernels quantised weights become floats here, so that they are not held twice. The end
+    tokens are those of `runner.decoder.config.eos_ids`. Raises ModelError for files (also of
+    adapters) that cannot be used and ConfigError for settings that do not fit the model or the
+    machine.
     """
-    if model.device != "cpu":
-        raise ConfigError(f"device={model.device!r}: 'cpu' is the device that can be used")
-    dtype = _torch_dtype(model.dtype, torch.float32)
-    packed = library.library() is not None or dtype != torch.float32
+    placement = place(model)
+    dtype = _torch_dtype(model.dtype, placement.default_dtype)
+    on_triton = placement.kernels == "triton"
+    packed = not on_triton and (library.library() is not None or dtype != torch.float32)
     loaded = load_model(files or resolve(model.model, model.revision), dtype, packed)
     config = loaded.config
     max_context = _max_context(config, model.max_context)
+    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
+    if on_triton:
+        check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)
     tensors = dict(loaded.weights)
     del loaded  # or the parts of joined matrices would stay
-    weights = assemble(config, tensors, dtype, choose_forms(model.activations))
-    adapters = load_adapters(model.adapters, config)
-    decoder = Decoder(config, weights, dtype, max_context, adapters)
-    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
+    weights = assemble(config, tensors, dtype, choose_forms(model.activations), placement.device)
+    adapters = load_adapters(model.adapters, config, placement.device)
+    decoder = Decoder(config, weights, dtype, max_context, adapters, placement.kernels)
     layout = decoder.kv_layout(cache.page_size, kv_dtype)
-    num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
+    fraction = 0.3 if decoder.device.type == "cpu" else 0.9
+    num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device), fraction)
     pages = KVCache.allocate(layout, num_pages, decoder.device)
     return ModelRunner(decoder, pages, config.eos_ids)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
 from radixgen.errors import InvalidRequest
+from radixgen.kernels import sampling
 from radixgen.model.attention import (
     StepInputs,
     build_inputs,
@@ -23,7 +24,7 @@ from radixgen.model.attention import (
 )
 from radixgen.model.decoder import Decoder
 from radixgen.model.kv_cache import KVCache
-from radixgen.model.sampler import NOT_FINITE, Draw, Drawn, Sampler, token_logprobs
+from radixgen.model.sampler import NOT_FINITE, Chooser, Draw, Drawn, Sampler, token_logprobs
 from radixgen.types import TokenLogprob
 
 _TILE_ELEMENTS = 1 << 23  # logits held at once: 32 MiB of float32
@@ -36,7 +37,7 @@ class ModelRunner:
         self.decoder = decoder
         self.cache = cache
         self.vocab_size = decoder.config.vocab_size
-        self._sampler = Sampler(self.vocab_size, end_token_ids)
+        self._sampler = Sampler(self.vocab_size, end_token_ids, _chooser(decoder))
         self._tile_rows = max(1, _TILE_ELEMENTS // self.vocab_size)
 
     @torch.inference_mode()
@@ -150,6 +151,14 @@ class ModelRunner:
             logprobs = torch.log_softmax(logits, dim=-1)
             found += token_logprobs(logprobs, token_ids[tile], num_top[tile])
         return _split(found, counts, broken)
+
+
+def _chooser(decoder: Decoder) -> Chooser:
+    if decoder.kernels == "c":
+        return sampling
+    from radixgen.model.triton_sampler import TritonChooser
+
+    return TritonChooser(decoder.device)
 
 
 def _only_draws(rows: Sequence[ScheduledRow]) -> bool:

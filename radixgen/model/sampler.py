@@ -9,19 +9,20 @@ That rules out sums that torch splits among threads by shape; softmax, cumsum an
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from radixgen.batch import TokenMass
-from radixgen.kernels.sampling import Choice, Outcome, apply_bitmask_, can_choose, choose_
+from radixgen.kernels import sampling as native
+from radixgen.kernels.sampling import Choice, Outcome, apply_bitmask_
+from radixgen.model.filters import keep_most_probable
 from radixgen.model.masses import temper, token_masses
 from radixgen.types import SamplingParams, TokenLogprob
 
 _TILE_ELEMENTS = 1 << 19  # probabilities drawn from at once: 4 MiB of float64, which malloc keeps
-_WIDTHS = (256, 4096)  # most probable tokens sorted of a row, before all of them are
 NOT_FINITE = (
     "the model's logits are not finite (NaN or infinity): the weights or the KV type cannot "
     "represent this input; try dtype='float32'"
@@ -109,11 +110,29 @@ def _top_tokens(logprobs: Tensor, num_top: Sequence[int]) -> list[tuple[tuple[in
     ]
 
 
-class Sampler:
-    """Draws one token a row. `end_token_ids` are masked while a row is short of min_tokens."""
+class Chooser(Protocol):
+    """What draws in one pass: the C operations (`radixgen.kernels.sampling`), or Triton's."""
 
-    def __init__(self, vocab_size: int, end_token_ids: Sequence[int] = ()) -> None:
+    def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool: ...
+    def choose_(
+        self, logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+    ) -> list[tuple[int, Outcome]]: ...
+
+
+class Sampler:
+    """Draws one token a row. `end_token_ids` are masked while a row is short of min_tokens.
+
+    `chooser` draws where it can; where not, torch does.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        end_token_ids: Sequence[int] = (),
+        chooser: Chooser = native,
+    ) -> None:
         self.vocab_size = vocab_size
+        self._chooser = chooser
         self.end_token_ids = tuple(end_token_ids)
 
     def sample(
@@ -124,8 +143,12 @@ class Sampler:
         `bitmask`: int32 [any, ceil(vocab/32)], indexed by Draw.mask_row; bit 1 allows a token.
         A row that is not finite, or of which nothing is allowed, gives a Drawn with an error.
         """
-        if can_choose(logits, bitmask) and not any(map(_is_edited, draws)):
-            return _choose_natively(logits, draws, bitmask)
+        if not any(map(_is_edited, draws)) and self._chooser.can_choose(logits, bitmask):
+            choices = _choices(draws, masked=bitmask is not None)
+            return [
+                Drawn(token_id, error=_ERRORS[outcome])
+                for token_id, outcome in self._chooser.choose_(logits, choices, bitmask)
+            ]
         errors = self._check_finite(logits) | _check_bias(draws, self.vocab_size)
         asked = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asked), dim=-1) if asked else None
@@ -203,8 +226,8 @@ class Sampler:
     # ---- the choice ----
 
     def _choose(self, logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-        if can_choose(logits, None):
-            return [token_id for token_id, _ in choose_(logits, _choices(draws))]
+        if self._chooser.can_choose(logits, None):
+            return [token_id for token_id, _ in self._chooser.choose_(logits, _choices(draws))]
         drawn = [i for i, draw in enumerate(draws) if draw.sampling.temperature > 0]
         if not drawn:
             return logits.argmax(dim=-1).tolist()
@@ -249,11 +272,6 @@ _ERRORS = {
     Outcome.NOT_FINITE: NOT_FINITE,
     Outcome.NONE_ALLOWED: _NONE_ALLOWED,
 }
-
-
-def _choose_natively(logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None) -> list[Drawn]:
-    found = choose_(logits, _choices(draws, masked=bitmask is not None), bitmask)
-    return [Drawn(token_id, error=_ERRORS[outcome]) for token_id, outcome in found]
 
 
 def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:
@@ -377,72 +395,3 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 def _has_filter(params: SamplingParams, vocab_size: int) -> bool:
     return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0
-
-
-def keep_most_probable(probs: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    """probs [rows, vocab] with every token zeroed that min_p, top_k or top_p leaves out.
-
-    In falling order of probability (equal ones by token id) each filter keeps a prefix: min_p the
-    tokens of at least min_p times the largest; top_k the first k; top_p the shortest whose share of
-    what the other two keep reaches top_p.
-    """
-    vocab = probs.shape[1]
-    bounds = _bounds(probs, sampling)
-    kept = torch.empty_like(probs)
-    for low, width in pairwise((0, *(w for w in _WIDTHS if w < vocab), vocab)):
-        rows = [i for i, bound in enumerate(bounds) if low < bound <= width]
-        if rows:
-            index = torch.tensor(rows, device=probs.device)
-            kept[index] = _keep(probs[index], [sampling[i] for i in rows], width)
-    return kept
-
-
-def _bounds(probs: Tensor, sampling: Sequence[SamplingParams]) -> list[int]:
-    """At most so many tokens of each row can be kept: cheap, so that few need to be sorted.
-
-    All tokens below (1 - top_p) / (2 vocab) together hold less than half of what top_p leaves out,
-    so none of them is needed to reach it; the other half covers rounding, but not near top_p = 1.
-    """
-    vocab = probs.shape[1]
-    tails = [(1 - p.top_p) / (2 * vocab) if p.top_p < 1 - 1e-4 else 0.0 for p in sampling]
-    min_p = torch.tensor([p.min_p for p in sampling], device=probs.device)
-    least = torch.maximum(
-        min_p * probs.amax(dim=-1), torch.tensor(tails, dtype=probs.dtype, device=probs.device)
-    )
-    counts = (probs >= least[:, None]).sum(dim=-1).tolist()
-    return [
-        min(count, params.top_k or vocab) for count, params in zip(counts, sampling, strict=True)
-    ]
-
-
-def _keep(probs: Tensor, sampling: Sequence[SamplingParams], width: int) -> Tensor:
-    """`keep_most_probable` for rows of which no token beyond the `width` largest can be kept."""
-    lengths, least = _cut(probs, sampling, width)
-    kept = probs >= least[:, None]
-    excess = (kept.sum(dim=-1) > lengths).nonzero().flatten().tolist()
-    for row in excess:  # ties at the cut
-        ties = probs[row] == least[row]
-        room = lengths[row] - (probs[row] > least[row]).sum()
-        kept[row] &= ~ties | (ties.cumsum(dim=0) <= room)
-    return probs * kept
-
-
-def _cut(probs: Tensor, sampling: Sequence[SamplingParams], width: int) -> tuple[Tensor, Tensor]:
-    """How many tokens each row keeps [rows], and the probability of the last of them [rows]."""
-    vocab, device = probs.shape[1], probs.device
-    limits = [params.top_k or vocab for params in sampling]
-    top_k = torch.tensor(limits, device=device).clamp(max=vocab)
-    top_p = torch.tensor([p.top_p for p in sampling], dtype=torch.float64, device=device)
-    min_p = torch.tensor([p.min_p for p in sampling], device=device)
-
-    values = probs.topk(width).values if width < vocab else probs.sort(descending=True).values
-    cumulative = values.cumsum(dim=-1, dtype=torch.float64)
-    num_likely = (values >= min_p[:, None] * values[:, :1]).sum(dim=-1)
-    lengths = torch.minimum(top_k, torch.where(min_p > 0, num_likely, vocab))
-    last = (lengths - 1).clamp(max=width - 1)[:, None]
-    # With nothing cut yet the total is 1 by definition, however much of the row was looked at.
-    total = torch.where(lengths == vocab, 1.0, cumulative.gather(1, last)[:, 0])
-    before = torch.cat([torch.zeros_like(cumulative[:, :1]), cumulative[:, :-1]], dim=-1)
-    num_mass = (before < (top_p * total)[:, None]).sum(dim=-1)
-    lengths = torch.minimum(lengths, torch.where(top_p < 1, num_mass, vocab))
-    return lengths, values.gather(1, (lengths - 1).clamp(max=width - 1)[:, None])[:, 0]

@@ -15,6 +15,7 @@ from radixgen.config import RuntimeConfig
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.kernels import library
+from radixgen.model.device import describe as describe_device
 from radixgen.model.forms import choose_forms, describe
 from radixgen.model.fused import fits
 from radixgen.model.hub import resolve
@@ -92,6 +93,8 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
 def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
     """Types of hidden states and KV pages, and of what meets packed weights where."""
     kept = f"{_name(runner.decoder.dtype)}, KV {_name(runner.cache.layout.dtype)}"
+    if runner.decoder.kernels == "triton":
+        return f"{kept}; Triton on {describe_device(runner.decoder.device)}"
     if library.library() is None:
         return f"{kept}; without C kernels"
     return f"{kept}; inputs of quantised weights {describe(choose_forms(config.model.activations))}"

@@ -1,5 +1,7 @@
 """The forward pass as one program gives the bits of its operations called one by one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -49,7 +51,7 @@ def test_one_program_gives_the_bits_of_single_operations(
 ) -> None:
     if library.library() is None:
         pytest.skip("no C compiler")
-    options = {"head_dim": 32, "qk_norm": qk_norm, "qkv_bias": True}
+    options: dict[str, Any] = {"head_dim": 32, "qk_norm": qk_norm, "qkv_bias": True}
     fused = hidden_states(tiny_decoder(dtype=dtype, **options), kv_dtype)
     monkeypatch.setattr(decoder_module, "fits", lambda *_: False)
     plain = tiny_decoder(dtype=dtype, **options)

@@ -1,11 +1,12 @@
 """The model runner: draws, drafts, scores, masks and faults, each row by itself."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,13 +28,47 @@ RANDOM = SamplingParams(temperature=0.9, top_p=0.95, logprobs=2, frequency_penal
 PROMPT = [(i * i + 3) % VOCAB for i in range(40)]
 
 
+Kernels = Literal["c", "triton"]
+Make = Callable[[], ModelRunner]
+
+
+BOTH = pytest.mark.parametrize("kernels", ["c", "triton"])
+
+
 @pytest.fixture
-def runner() -> ModelRunner:
-    return runner_of()
+def kernels() -> Kernels:
+    """Those of C; a test marked BOTH runs with Triton's, interpreted, too."""
+    return "c"
 
 
-def runner_of(num_pages: int = 64, page_size: int = 8) -> ModelRunner:
-    decoder = tiny_decoder(1)
+@pytest.fixture
+def new(kernels: Kernels) -> Make:
+    """Makes runners of one kind, each with its own pages."""
+    return partial(runner_of, kernels)
+
+
+def expect_same(found: RowResult, wanted: RowResult, kernels: Kernels) -> None:
+    """Equal to the bit; interpreted, a product's bits tell the place in its tile."""
+    assert list(found.token_ids) == list(wanted.token_ids)
+    for ours, theirs in (
+        (found.logprobs, wanted.logprobs),
+        (found.given_logprobs, wanted.given_logprobs),
+    ):
+        assert [each.token_id for each in ours] == [each.token_id for each in theirs]
+        tolerance = 0 if kernels == "c" else 1e-5
+        assert [each.logprob for each in ours] == pytest.approx(
+            [each.logprob for each in theirs], abs=tolerance, rel=tolerance
+        )
+    assert kernels == "triton" or found == wanted
+
+
+@pytest.fixture
+def runner(new: Make) -> ModelRunner:
+    return new()
+
+
+def runner_of(kernels: Kernels = "c", num_pages: int = 64, page_size: int = 8) -> ModelRunner:
+    decoder = tiny_decoder(1, head_dim=32, kernels=kernels)
     cache = KVCache.allocate(decoder.kv_layout(page_size), num_pages)
     for pages in (*cache.k_pages, *cache.v_pages):
         pages.fill_(float("nan"))
@@ -80,13 +115,16 @@ def right_and_wrong(right: Sequence[int], choose: random.Random) -> list[int]:
     return drafts
 
 
+@BOTH
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
-def test_drafts_change_nothing_but_the_number_of_steps(sampling: SamplingParams) -> None:
-    count = 40
-    wanted = generate(runner_of(), sampling, count)
+def test_drafts_change_nothing_but_the_number_of_steps(
+    sampling: SamplingParams, new: Make, kernels: Kernels
+) -> None:
+    count = 40 if kernels == "c" else 6
+    wanted = generate(new(), sampling, count)
     assert len(set(wanted.token_ids)) > 3, "a model that repeats itself would hide mistakes"
     choose = random.Random(0)
-    runner = runner_of()
+    runner = new()
     tokens, start, steps = list(PROMPT), 0, 0
     logprobs: list[TokenLogprob] = []
     while len(tokens) < len(PROMPT) + count:
@@ -107,13 +145,16 @@ def test_drafts_change_nothing_but_the_number_of_steps(sampling: SamplingParams)
         tokens += result.token_ids
         logprobs += result.logprobs
         steps += 1
-    assert tokens[len(PROMPT) :][:count] == list(wanted.token_ids)
-    assert logprobs[:count] == list(wanted.logprobs)
+    found = RowResult(tokens[len(PROMPT) :][:count], logprobs[:count])
+    expect_same(found, wanted, kernels)
     assert steps < count
 
 
-def test_right_drafts_are_all_accepted_and_one_more_is_drawn(runner: ModelRunner) -> None:
-    wanted = list(generate(runner_of(), GREEDY, 6).token_ids)
+@BOTH
+def test_right_drafts_are_all_accepted_and_one_more_is_drawn(
+    runner: ModelRunner, new: Make
+) -> None:
+    wanted = list(generate(new(), GREEDY, 6).token_ids)
     found = step(runner, row_of(PROMPT + wanted[:5], num_drafts=5))[0]
     assert list(found.token_ids) == wanted
     other = (wanted[0] + 1) % VOCAB
@@ -121,9 +162,10 @@ def test_right_drafts_are_all_accepted_and_one_more_is_drawn(runner: ModelRunner
     assert list(found.token_ids) == wanted[:1]
 
 
-def test_a_fault_behind_a_refused_draft_is_no_fault(runner: ModelRunner) -> None:
+@BOTH
+def test_a_fault_behind_a_refused_draft_is_no_fault(runner: ModelRunner, new: Make) -> None:
     """Masks behind a wrong draft are meaningless, empty for instance."""
-    wanted = list(generate(runner_of(), GREEDY, 1).token_ids)
+    wanted = list(generate(new(), GREEDY, 1).token_ids)
     mask = np.full((2, (VOCAB + 31) // 32), -1, dtype=np.int32)
     mask[1] = 0
     drafts = [(wanted[0] + 1) % VOCAB]
@@ -136,7 +178,8 @@ def test_a_fault_behind_a_refused_draft_is_no_fault(runner: ModelRunner) -> None
 # ---- batches ----
 
 
-def test_mixed_batch_equals_rows_alone() -> None:
+@BOTH
+def test_mixed_batch_equals_rows_alone(new: Make, kernels: Kernels) -> None:
     rows = [
         row_of(PROMPT[:n], s, seed=n, page_ids=list(range(i * 6, i * 6 + 6)))
         for i, (n, s) in enumerate(
@@ -144,16 +187,18 @@ def test_mixed_batch_equals_rows_alone() -> None:
         )
     ]
     rows.append(row_of(PROMPT, sample=False, page_ids=list(range(30, 36))))
-    alone = [step(runner_of(), row)[0] for row in rows]
-    assert list(step(runner_of(), *rows)) == alone
+    alone = [step(new(), row)[0] for row in rows]
+    for found, wanted in zip(step(new(), *rows), alone, strict=True):
+        expect_same(found, wanted, kernels)
     assert alone[-1] == RowResult([], [], [])
 
 
-def test_no_rows_is_no_work_but_copies_are_done(runner: ModelRunner) -> None:
+@BOTH
+def test_no_rows_is_no_work_but_copies_are_done(runner: ModelRunner, new: Make) -> None:
     step(runner, row_of(PROMPT[:8], sample=False, page_ids=[3]))
     runner.run(ScheduledBatch([], [PageCopy(3, 9, 8)]))
     found = step(runner, row_of(PROMPT[8:], start=8, page_ids=[9, 10, 11, 12, 13]))
-    assert found == step(runner_of(), row_of(PROMPT))
+    assert found == step(new(), row_of(PROMPT))
 
 
 # ---- log-probabilities of given tokens ----
@@ -169,14 +214,14 @@ def reference_logprobs(runner: ModelRunner, tokens: Sequence[int]) -> list[list[
     return [[top.get(token, -np.inf)] for top, token in zip(tops, tokens[1:], strict=True)]
 
 
-def test_given_logprobs_over_any_chunks_are_the_same() -> None:
-    whole = step(runner_of(), row_of(PROMPT, sample=False, logprobs_from=0, num_top_logprobs=3))[0]
+def test_given_logprobs_over_any_chunks_are_the_same(new: Make) -> None:
+    whole = step(new(), row_of(PROMPT, sample=False, logprobs_from=0, num_top_logprobs=3))[0]
     assert [g.token_id for g in whole.given_logprobs] == PROMPT[1:]
     choose = random.Random(1)
     for _ in range(10):
         first = choose.randrange(len(PROMPT))
         cuts = sorted({0, len(PROMPT), *(choose.randrange(len(PROMPT)) for _ in range(4))})
-        runner = runner_of()
+        runner = new()
         found: list[TokenLogprob] = []
         for start, end in pairwise(cuts):
             row = row_of(
@@ -203,8 +248,8 @@ def test_given_logprobs_agree_with_those_of_draws(runner: ModelRunner) -> None:
     assert compared >= 4
 
 
-def test_scores_in_small_tiles_equal_scores_at_once() -> None:
-    wide, narrow = runner_of(), runner_of()
+def test_scores_in_small_tiles_equal_scores_at_once(new: Make) -> None:
+    wide, narrow = new(), new()
     narrow._tile_rows = 3
     rows = [
         row_of(
@@ -222,6 +267,7 @@ def test_scores_in_small_tiles_equal_scores_at_once() -> None:
 # ---- masks ----
 
 
+@BOTH
 def test_fill_mask_is_called_before_the_draw(runner: ModelRunner) -> None:
     mask = np.zeros((1, (VOCAB + 31) // 32), dtype=np.int32)
 
@@ -232,6 +278,7 @@ def test_fill_mask_is_called_before_the_draw(runner: ModelRunner) -> None:
     assert list(result.token_ids) == [3 * 32 + 7]
 
 
+@BOTH
 def test_min_tokens_holds_back_the_end(runner: ModelRunner) -> None:
     only = SamplingParams(temperature=0.0, logit_bias=((2, 100.0),))
     assert step(runner, row_of(PROMPT, only))[0].token_ids == [2]
@@ -241,12 +288,13 @@ def test_min_tokens_holds_back_the_end(runner: ModelRunner) -> None:
 # ---- faults ----
 
 
-def test_nan_in_one_rows_pages_fails_that_row_alone(runner: ModelRunner) -> None:
+@BOTH
+def test_nan_in_one_rows_pages_fails_that_row_alone(runner: ModelRunner, new: Make) -> None:
     good = row_of(PROMPT, page_ids=[0, 1, 2, 3, 4])
     bad = row_of(PROMPT[8:], start=8, page_ids=[20, 11, 12, 13, 14], logprobs_from=9)
     found = step(runner, bad, good)
     assert "not finite" in (found[0].error or "")
-    assert found[1] == step(runner_of(), good)[0]
+    assert found[1] == step(new(), good)[0]
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,8 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels import library
-from radixgen.model.sampler import (
-    Draw,
-    Drawn,
-    Sampler,
-    keep_most_probable,
-    token_logprobs,
-    uniform,
-)
+from radixgen.model.filters import keep_most_probable
+from radixgen.model.sampler import Draw, Drawn, Sampler, token_logprobs, uniform
 from radixgen.types import SamplingParams
 
 VOCAB = 97

@@ -1,0 +1,152 @@
+"""Where a model runs and by which kernels: asks the machine, and refuses in plain words.
+
+    device     kernels        runs
+    cpu        auto, c        the C operations, or torch's without a compiler
+    cuda[:N]   auto, triton   Triton
+    cpu        triton         Triton interpreted, where TRITON_INTERPRET=1 was set: for tests
+
+Knows no weights, pages or steps. Loads Triton only where it is to run.
+"""
+
+import sysconfig
+from dataclasses import dataclass
+from importlib import import_module, util
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from radixgen import env, native
+from radixgen.config import ModelConfig
+from radixgen.errors import ConfigError, ModelError
+
+MIN_CAPABILITY = (8, 0)  # of NVIDIA's GPUs: bfloat16 products, asynchronous copies
+_WITHOUT = "or take device='cpu'"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A device and the kernels that run on it."""
+
+    device: torch.device
+    kernels: Literal["c", "triton"]
+
+    @property
+    def default_dtype(self) -> torch.dtype:
+        """Of hidden states: what the device computes fastest at no cost to answers."""
+        return torch.float32 if self.device.type == "cpu" else torch.bfloat16
+
+
+def place(model: ModelConfig) -> Placement:
+    """What `device` and `kernels` mean on this machine. Raises ConfigError where they cannot be."""
+    if model.device == "cpu":
+        if model.kernels == "triton":
+            _check_interpreter()
+        return Placement(torch.device("cpu"), "triton" if model.kernels == "triton" else "c")
+    return Placement(find_gpu(model.device), "triton")
+
+
+def find_gpu(name: str) -> torch.device:
+    """The GPU of that name, fit to run Triton's kernels. Raises ConfigError with the reason."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise ConfigError(
+            f"device={name!r}: the installed torch {torch.__version__} computes on CPUs only; "
+            f"install its build for CUDA or ROCm, {_WITHOUT}"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={name!r}: torch finds no GPU; see that nvidia-smi (or rocm-smi) lists one and "
+            f"that its driver is recent enough for CUDA {torch.version.cuda}, {_WITHOUT}"
+        )
+    device, count = torch.device(name), torch.cuda.device_count()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= count:
+        last = "is only cuda:0" if count == 1 else f"are cuda:0 to cuda:{count - 1}"
+        raise ConfigError(f"device={name!r}: there {last}")
+    device = torch.device("cuda", index)
+    _check_capability(device)
+    _check_triton(name)
+    return device
+
+
+def _check_capability(device: torch.device) -> None:
+    if torch.version.hip is not None:
+        return
+    found = torch.cuda.get_device_capability(device)
+    if found < MIN_CAPABILITY:
+        title = torch.cuda.get_device_name(device)
+        raise ConfigError(
+            f"device={str(device)!r}: {title} has compute capability {_dotted(found)}, the kernels "
+            f"need {_dotted(MIN_CAPABILITY)} (Ampere, 2020) or newer; take another GPU, {_WITHOUT}"
+        )
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _check_triton(name: str) -> None:
+    """Triton is there, and what it builds its launchers with at first use."""
+    if util.find_spec("triton") is None:
+        raise ConfigError(f"device={name!r}: Triton is not installed: pip install triton")
+    if not env.is_set("CC"):
+        try:
+            native.find_compiler()
+        except native.BuildError as error:
+            raise ConfigError(f"device={name!r}: Triton builds its launchers: {error}") from None
+    header = _python_headers()
+    if header is not None:
+        raise ConfigError(
+            f"device={name!r}: Triton's launchers need Python's headers, and there is no {header}; "
+            "install them (python3-dev or python3-devel)"
+        )
+
+
+def _python_headers() -> Path | None:
+    """Where Python's headers should be and are not."""
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    return None if header.exists() else header
+
+
+def _check_interpreter() -> None:
+    if util.find_spec("triton") is None:
+        raise ConfigError("kernels='triton': Triton is not installed: pip install triton")
+    if not import_module("triton").knobs.runtime.interpret:
+        raise ConfigError(
+            "kernels='triton' run on a GPU: set device='cuda' (on a CPU they are only interpreted, "
+            "for tests, where TRITON_INTERPRET=1 was set before the start)"
+        )
+
+
+def describe(device: torch.device) -> str:
+    """`cuda:0 (NVIDIA H100 80GB HBM3)`; a CPU, where Triton is interpreted, is named as such."""
+    if device.type == "cpu":
+        return "the CPU, interpreted"
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+# ---- what the kernels take of a model ----
+
+
+def check_forms(head_dim: int, page_size: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    """Raises ModelError for a model that Triton's kernels do not take, ConfigError for settings."""
+    from radixgen.kernels.triton.attention import HEAD_SIZES, PAGE_SIZES
+
+    if head_dim not in HEAD_SIZES:
+        sizes = ", ".join(map(str, HEAD_SIZES))
+        raise ModelError(
+            f"this model's heads have {head_dim} dimensions; the GPU's kernels take {sizes}; "
+            "run it with device='cpu'"
+        )
+    if page_size not in PAGE_SIZES:
+        sizes = ", ".join(map(str, PAGE_SIZES))
+        raise ConfigError(f"page_size={page_size}: on a GPU it is one of {sizes}")
+    if kv_dtype != dtype:
+        raise ConfigError(
+            f"kv_dtype={_name(kv_dtype)!r} with dtype={_name(dtype)!r}: on a GPU pages hold what "
+            "hidden states do; leave kv_dtype out"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,206 @@
+"""A decoder's forward pass as launches of Triton's kernels: what fused.py is for C.
+
+    StepInputs ─▶ items of its page tables ─▶ one copy to the device ─▶ launches ─▶ hidden, logits
+
+Each launch reads tensors of the device whose places and sizes follow from a step's `shape`, so that
+launches of one shape may be recorded once and repeated (graphs.py). Knows layers, no requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from radixgen.kernels.triton.attention import DeviceItems, paged_attention
+from radixgen.kernels.triton.attention_items import Items, Tables, make_items
+from radixgen.model import triton_ops as ops
+from radixgen.model.adapters import Adapter, adapt
+from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.forms import Place
+from radixgen.model.kv_cache import KVCache
+from radixgen.model.layers import Projection, embed
+from radixgen.model.staging import Staging
+
+if TYPE_CHECKING:
+    from radixgen.model.decoder import Decoder, Layer
+
+TILE_ROWS = 64
+"""Rows (queries times the heads of a group) of every attention tile, in decode and prefill alike:
+products of one shape add in one order, so that a token's numbers do not tell how it was computed.
+Decode is bound by reading keys, which a tile that is mostly empty does not slow."""
+
+_ITEM_ARRAYS = ("items", "rows", "pages", "positions", "merge_indptr", "merge_slots")
+Numbers = NDArray[np.int32] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStep:
+    """A step's numbers on the host, in the order in which `DeviceStep` takes them."""
+
+    arrays: Sequence[Numbers]
+    windows: Sequence[int | None]  # of the layers but the last, each once
+    last_apart: bool  # whether the last layer has items of its own
+    has_outputs: bool  # whether only some tokens are outputs
+    adapters: Sequence[str]
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Steps of one shape are the same launches on the same places."""
+        sizes = tuple(array.shape for array in self.arrays)
+        return sizes, self.last_apart, self.has_outputs, tuple(self.adapters)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceStep:
+    """What the launches of a step read."""
+
+    token_ids: Tensor  # int64 [tokens]
+    positions: Tensor  # int64 [tokens]
+    slots: Tensor  # int64 [tokens]
+    work: dict[int | None, DeviceItems]  # by a layer's window
+    outputs: Tensor | None  # int64 [outputs]; None: every token
+    last_work: DeviceItems
+    adapters: Sequence[tuple[str, Tensor, Tensor]]  # name, its tokens, its outputs
+
+
+class TritonForward:
+    """The forward pass of one decoder over one cache."""
+
+    def __init__(self, decoder: "Decoder", cache: KVCache, cos: Tensor, sin: Tensor) -> None:
+        self._decoder, self.cache = decoder, cache
+        self._cos, self._sin = cos, sin
+        c = decoder.config
+        self._windows = [layer.window for layer in decoder.weights.layers]
+        self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
+        self._page_size = cache.layout.page_size
+        self._staging = Staging(cache.device)
+
+    def __call__(self, inputs: StepInputs, want_logits: bool) -> tuple[Tensor, Tensor | None]:
+        """Write the KV of every token; the normed hidden states [outputs, hidden].
+
+        With `want_logits` also the logits [outputs, vocab], float32. The next call may write both
+        anew.
+        """
+        host = self.prepare(inputs)
+        return self.launch(self.receive(host, self._staging.send(host.arrays)), want_logits)
+
+    # ---- numbers ----
+
+    def prepare(self, inputs: StepInputs) -> HostStep:
+        """Cut the step's attention into items; all its numbers, to be sent."""
+        windows = list(dict.fromkeys(self._windows[:-1]))
+        arrays: list[Numbers] = [t.numpy() for t in (inputs.token_ids, inputs.positions)]
+        arrays.append(inputs.slots.numpy())
+        for window in windows:
+            arrays += self._items(inputs.attention, window)
+        last = self._windows[-1]
+        apart = inputs.outputs is not None or last not in windows
+        if apart:
+            arrays += self._items(inputs.output_attention, last)
+        if inputs.outputs is not None:
+            arrays.append(inputs.outputs.numpy())
+        for each in inputs.adapters:
+            arrays += (each.tokens.numpy(), each.outputs.numpy())
+        names = [each.name for each in inputs.adapters]
+        return HostStep(arrays, windows, apart, inputs.outputs is not None, names)
+
+    def _items(self, meta: AttentionMetadata, window: int | None) -> list[Numbers]:
+        tables = Tables(
+            meta.qo_indptr.numpy(),
+            meta.kv_indptr.numpy(),
+            meta.kv_indices.numpy(),
+            meta.kv_last_page_len.numpy(),
+        )
+        made: Items = make_items(tables, self._page_size, self._max_rows, window)
+        return [getattr(made, name) for name in _ITEM_ARRAYS]
+
+    def receive(self, host: HostStep, sent: Sequence[Tensor]) -> DeviceStep:
+        """The arrays of `host`, sent, under their names."""
+        left = iter(sent)
+        token_ids, positions, slots = next(left), next(left), next(left)
+
+        def items() -> DeviceItems:
+            table = next(left).view(-1, 5)
+            return DeviceItems(self._max_rows, table, *(next(left) for _ in _ITEM_ARRAYS[1:]))
+
+        work = {window: items() for window in host.windows}
+        last_work = items() if host.last_apart else work[self._windows[-1]]
+        outputs = next(left) if host.has_outputs else None
+        adapters = [(name, next(left), next(left)) for name in host.adapters]
+        return DeviceStep(token_ids, positions, slots, work, outputs, last_work, adapters)
+
+    # ---- launches ----
+
+    def launch(self, step: DeviceStep, want_logits: bool) -> tuple[Tensor, Tensor | None]:
+        """The forward pass itself: launches in order, nothing that waits or looks at results."""
+        decoder, w = self._decoder, self._decoder.weights
+        eps = decoder.config.rms_norm_eps
+        residual = embed(w.embedding, step.token_ids, decoder.dtype)
+        x = ops.rms_norm(residual, w.layers[0].input_norm, eps)
+        next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
+        chosen = [(decoder.adapters[name], tokens) for name, tokens, _ in step.adapters]
+        for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
+            queries = self._queries(layer, i, x, step, chosen)
+            is_last = i == len(w.layers) - 1
+            if is_last and step.outputs is not None:  # nothing after it reads the other tokens
+                queries, residual = queries[step.outputs], residual[step.outputs]
+                chosen = [(decoder.adapters[name], rows) for name, _, rows in step.adapters]
+            if not len(queries):
+                return residual, None
+            work = step.last_work if is_last else step.work[layer.window]
+            attended = self._attend(layer, i, queries, work)
+            mixed = _map(layer.output, attended, i, "output", chosen)
+            x, residual = ops.add_rms_norm(mixed, residual, layer.ffn_norm, eps)
+            gated = ops.silu_mul(_map(layer.gate_up, x, i, "gate_up", chosen))
+            x = _map(layer.down, gated, i, "down", chosen)
+            x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
+        return x, decoder.logits(x) if want_logits else None
+
+    def _queries(
+        self,
+        layer: "Layer",
+        index: int,
+        x: Tensor,
+        step: DeviceStep,
+        chosen: Sequence[tuple[Adapter, Tensor]],
+    ) -> Tensor:
+        """Keys and values of x go to their pages; the queries [tokens, num_heads, head_dim]."""
+        c = self._decoder.config
+        return ops.rope_write(
+            _map(layer.qkv, x, index, "qkv", chosen),
+            self._cos,
+            self._sin,
+            step.positions,
+            step.slots,
+            self.cache.k_pages[index],
+            self.cache.v_pages[index],
+            c.num_heads,
+            layer.q_norm,
+            layer.k_norm,
+            c.rms_norm_eps,
+        )
+
+    def _attend(self, layer: "Layer", index: int, queries: Tensor, work: DeviceItems) -> Tensor:
+        scale = self._decoder.config.head_dim**-0.5
+        pages = self.cache.k_pages[index], self.cache.v_pages[index]
+        mixed = paged_attention(queries, *pages, work, scale=scale, window=layer.window)
+        return mixed.view(len(queries), -1)
+
+
+def _map(
+    projection: Projection,
+    x: Tensor,
+    layer: int,
+    place: Place,
+    chosen: Sequence[tuple[Adapter, Tensor]],
+) -> Tensor:
+    """x [rows, in] -> [rows, out], with what adapters add to their rows."""
+    parts = [ops.linear(x, weight, bias) for weight, bias in projection.parts]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    if chosen:
+        adapt(y, x, layer, place, chosen)
+    return y

@@ -1,0 +1,75 @@
+"""Choices on a GPU: what `kernels.sampling.choose_` is for C, by Triton's kernel.
+
+Knows rows of logits and choices, not why a bit of a mask is set.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from radixgen.kernels.checks import require
+from radixgen.kernels.sampling import Choice, Outcome
+from radixgen.kernels.triton.sampling import sample
+from radixgen.model.staging import Staging
+
+
+class TritonChooser:
+    """Draws on one device; keeps the room in which settings and masks go there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._settings, self._masks = Staging(device), Staging(device)
+
+    def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool:
+        """Whether the kernel takes these tensors."""
+        words = -(-logits.shape[1] // 32)
+        fits = bitmask is None or (bitmask.dtype == torch.int32 and bitmask.shape[1] == words)
+        return logits.dtype == torch.float32 and logits.stride(1) == 1 and fits
+
+    def choose_(
+        self, logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+    ) -> list[tuple[int, Outcome]]:
+        """As `kernels.sampling.choose_`, the logits on the device and `bitmask` on the host.
+
+        Waits for the device: what comes back is two numbers a row.
+        """
+        rows, vocab = logits.shape
+        require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
+        peaks = logits.amax(dim=-1)  # NaN wins every comparison, so a peak shows it
+        columns = self._settings.send(_columns(choices, vocab))
+        there = self._send(bitmask, choices)
+        filtered = any(0 < c.top_k < vocab or c.top_p < 1 or c.min_p > 0 for c in choices)
+        token_ids, legal = sample(logits, there, *columns, filtered=filtered)
+        outcomes = torch.where(legal == 1, int(Outcome.CHOSEN), int(Outcome.NONE_ALLOWED))
+        outcomes = torch.where(peaks.isfinite(), outcomes, int(Outcome.NOT_FINITE))
+        ids = torch.where(outcomes == int(Outcome.CHOSEN), token_ids, 0)
+        found = torch.stack((ids, outcomes), dim=1).tolist()
+        return [(token_id, Outcome(outcome)) for token_id, outcome in found]
+
+    def _send(self, bitmask: Tensor | None, choices: Sequence[Choice]) -> Tensor | None:
+        """The mask on the device; None where no row has one."""
+        count = 0 if bitmask is None else bitmask.shape[0]
+        used = [choice.mask_row for choice in choices if choice.mask_row is not None]
+        for row in used:
+            require(0 <= row < count, f"mask row {row} of {count}")
+        if bitmask is None or not used:
+            return None
+        (sent,) = self._masks.send([bitmask.numpy().reshape(-1)])
+        return sent.view(bitmask.shape)
+
+
+def _columns(choices: Sequence[Choice], vocab: int) -> list[NDArray[Any]]:
+    """Settings as `sample` takes them, row by row."""
+    masks = [-1 if choice.mask_row is None else choice.mask_row for choice in choices]
+    top_ks = [min(choice.top_k or vocab, vocab) for choice in choices]
+    return [
+        np.array(masks, np.int32),
+        np.array([choice.temperature for choice in choices], np.float32),
+        np.array(top_ks, np.int32),
+        np.array([choice.top_p for choice in choices], np.float32),
+        np.array([choice.min_p for choice in choices], np.float32),
+        np.array([choice.point for choice in choices], np.float64),
+    ]
