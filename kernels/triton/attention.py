@@ -16,10 +16,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton import knobs
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.attention_items import Items
+from radixgen.kernels.triton.launch import interpreted, power_of_two
 
 MIN_TILE = 16  # rows or columns that a tensor core's product needs
 HEAD_SIZES = (32, 64, 80, 96, 128, 192, 256)
@@ -237,7 +237,7 @@ def paged_attention(
         WINDOW=window or 0,
         SOFTCAP=softcap is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        WIDEN=knobs.runtime.interpret,
+        WIDEN=interpreted(),
         num_warps=num_warps(rows),
         num_stages=2,
     )
@@ -270,8 +270,3 @@ def block_keys(head_dim: int) -> int:
 def num_warps(rows: int) -> int:
     """One for each 16 rows, four at least: they divide the keys' loads among them."""
     return 4 if rows <= 64 else 8
-
-
-def power_of_two(number: int) -> int:
-    """The least that is not below a positive number."""
-    return 1 << (number - 1).bit_length()

@@ -41,8 +41,31 @@ class Variant:
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 2
-    has_product: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        kernel: Any,
+        types: Mapping[str, str],
+        *,
+        odd: str = "",
+        num_warps: int = 4,
+        num_stages: int = 2,
+        options: Mapping[str, Any] | None = None,
+        **constants: Any,
+    ) -> "Variant":
+        """`types`: by type, the names of its arguments with spaces between. `odd`: the numbers
+        among them that are no multiples of 16."""
+        each = {argument: kind for kind, names in types.items() for argument in names.split()}
+        aligned = [
+            argument
+            for argument, kind in each.items()
+            if argument not in odd.split() and kind not in ("fp32", "fp64")
+        ]
+        stated = (tuple(aligned), num_warps, num_stages)
+        return cls(name, kernel, each, constants, *stated, options=options or {})
 
     def source(self) -> ASTSource:
         names: list[str] = self.kernel.arg_names
@@ -57,7 +80,7 @@ class Binary:
     """What a compiled variant takes. Registers are those of a thread; shared memory in bytes.
 
     `occupancy`: the share of a multiprocessor's threads that registers and shared memory allow.
-    `products`: tensor-core instructions. `wide_loads`: loads of 16 bytes.
+    `products`: tensor-core instructions. `wide_loads`: loads of 512 bytes a warp, or more.
     """
 
     registers: int
@@ -92,7 +115,7 @@ def inspect(variant: Variant, target: str) -> Binary:
 
 
 _WIDE_LOAD = (
-    r"ld\.global[^;\n]*\.v4\.b32|cp\.async\.c[ag][^;\n]*, 0x10|(?:global|buffer)_load_dwordx4"
+    r"ld\.global[^;\n]*\.v4\.b32|cp\.async\.c[ag][^;\n]*, 0x10|(?:global|buffer)_load_dwordx[24]"
 )
 
 

@@ -1,0 +1,70 @@
+"""What the launches of the kernels have in common. Knows tensors and Triton, no operation."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import knobs
+
+from radixgen.kernels.checks import require
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
+
+
+@triton.jit
+def to_kind(x, kind: tl.constexpr):
+    """float32 x as values of `kind`, to the nearest, of two the even one."""
+    if INTERPRETED and kind == tl.bfloat16:  # interpreted, bits are cut off
+        bits = x.to(tl.int32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+        x = bits.to(tl.float32, bitcast=True)
+    return x.to(kind)
+
+
+@triton.jit
+def rounded(x, kind: tl.constexpr):
+    """float32 x as float32 that `kind` can hold."""
+    return to_kind(x, kind).to(tl.float32)
+
+
+def check_floats(**tensors: Tensor) -> None:
+    """All are of one dtype that kernels compute with, and where kernels run. Raises KernelError."""
+    names = list(tensors)
+    first = tensors[names[0]]
+    for name, tensor in tensors.items():
+        require(
+            tensor.dtype in FLOATS,
+            f"{name} is {tensor.dtype}: the GPU kernels take "
+            f"{', '.join(str(dtype)[6:] for dtype in FLOATS)}",
+        )
+        require(
+            tensor.dtype == first.dtype,
+            f"{names[0]} is {first.dtype} but {name} is {tensor.dtype}",
+        )
+    check_device(**tensors)
+
+
+def check_device(**tensors: Tensor) -> None:
+    """All are on one device that a kernel can read: a GPU, or any when Triton interprets."""
+    names = list(tensors)
+    first = tensors[names[0]].device
+    require(
+        first.type == "cuda" or interpreted(),
+        f"{names[0]} is on {first}: Triton's kernels run on a GPU, "
+        "or anywhere with TRITON_INTERPRET=1",
+    )
+    for name, tensor in tensors.items():
+        require(
+            tensor.device == first, f"{names[0]} is on {first} but {name} is on {tensor.device}"
+        )
+
+
+def interpreted() -> bool:
+    """Whether Triton interprets kernels instead of compiling them."""
+    return bool(knobs.runtime.interpret)
+
+
+def power_of_two(number: int) -> int:
+    """The least that is not below a positive number."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,124 @@
+"""The kernels as they are launched for bfloat16 models of several shapes. Compiles nothing."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from radixgen.kernels.triton import activation, attention, norm, rope_write, sampling
+from radixgen.kernels.triton.compile import Variant
+from radixgen.kernels.triton.launch import power_of_two
+
+
+def variants() -> Iterator[Variant]:
+    """All of them, each with a name of its own; those that have a matrix product say so in it."""
+    return chain(_attention(), _sampling(), _rows(), _rope_write())
+
+
+def _attention() -> Iterator[Variant]:
+    for head_dim in (64, 128, 256):
+        for rows in (16, 64):
+            yield Variant.of(
+                f"attention partials product head_dim={head_dim} rows={rows}",
+                attention.partials_kernel,
+                {
+                    "*bf16": "q k_pages v_pages",
+                    "*fp32": "out stats",
+                    "*i32": "items rows pages positions",
+                    "fp32": "scale softcap",
+                    "i32": "q_stride page_stride num_heads",
+                },
+                odd="num_heads",
+                num_warps=attention.num_warps(rows),
+                GROUP=4,
+                PAGE_SIZE=16,
+                HEAD_DIM=head_dim,
+                BLOCK_DIM=head_dim,
+                BLOCK_ROWS=rows,
+                BLOCK_KEYS=attention.block_keys(head_dim),
+                WINDOW=0,
+                SOFTCAP=False,
+                PRECISION="tf32",
+                WIDEN=False,
+            )
+        yield Variant.of(
+            f"attention merge head_dim={head_dim}",
+            attention.merge_kernel,
+            {
+                "*fp32": "partial stats",
+                "*bf16": "out",
+                "*i32": "merge_indptr merge_slots",
+                "i32": "num_heads out_stride",
+            },
+            odd="num_heads",
+            num_warps=1,
+            HEAD_DIM=head_dim,
+            BLOCK_DIM=head_dim,
+        )
+
+
+def _sampling() -> Iterator[Variant]:
+    for filtered in (False, True):
+        yield Variant.of(
+            f"sample filtered={filtered}",
+            sampling.sample_kernel,
+            {
+                "*fp32": "logits temperatures top_ps min_ps",
+                "*i32": "bitmask mask_rows top_ks legal",
+                "*fp64": "points",
+                "*i64": "token_ids",
+                "i32": "logits_stride bitmask_stride vocab",
+            },
+            odd="bitmask_stride",
+            num_warps=sampling.NUM_WARPS,
+            MASKED=True,
+            FILTERED=filtered,
+            BLOCK=sampling.BLOCK,
+        )
+
+
+def _rows() -> Iterator[Variant]:
+    for size in (576, 4096):
+        block = power_of_two(size)
+        yield Variant.of(
+            f"add_rms_norm size={size}",
+            norm.norm_kernel,
+            {
+                "*bf16": "x residual weight normed total",
+                "i32": "x_stride residual_stride size",
+                "fp32": "eps",
+            },
+            num_warps=norm.num_warps(block),
+            ADDS=True,
+            BLOCK=block,
+        )
+    yield Variant.of(
+        "silu_mul",
+        activation.silu_mul_kernel,
+        {"*bf16": "gate_up out", "i32": "stride size"},
+        num_warps=activation.NUM_WARPS,
+        BLOCK=activation.BLOCK,
+    )
+
+
+def _rope_write() -> Iterator[Variant]:
+    pages, scales = "k_pages v_pages", "k_scales v_scales"
+    floats = {"*bf16": f"qkv q_norm k_norm q {pages} {scales}", "*fp32": "cos sin"}
+    mixed = {"*bf16": "qkv q_norm k_norm q", "*i8": pages, "*fp32": f"cos sin {scales}"}
+    for head_dim, norms, packed in ((64, False, True), (128, False, False), (128, True, False)):
+        yield Variant.of(
+            f"rope_write head_dim={head_dim} norms={norms} pages={'int8' if packed else 'bf16'}",
+            rope_write.rope_write_kernel,
+            {
+                **(mixed if packed else floats),
+                "*i64": "positions slots",
+                "i32": "qkv_stride max_context num_slots num_heads num_kv_heads",
+                "fp32": "eps",
+            },
+            odd="num_heads num_kv_heads max_context",
+            num_warps=rope_write.NUM_WARPS,
+            NORMS=norms,
+            PACKED=packed,
+            PAGE_SIZE=16,
+            HALF=head_dim // 2,
+            BLOCK_HALF=head_dim // 2,
+            BLOCK_HEADS=rope_write.block_heads(head_dim),
+        )
