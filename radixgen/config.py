@@ -20,6 +20,7 @@ ActivationForm = Literal["auto", "int8", "int16", "float32"]
 Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
+TensorSplit = Literal["exact", "fast"]
 JumpForward = Literal["exact", "fast", "off"]
 """What becomes of text that a grammar forces. `exact`: guessed and verified, the outputs are those
 without it. `fast`: taken as the tokenizer spells it, unverified; every output still obeys, but the

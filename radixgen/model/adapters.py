@@ -22,6 +22,7 @@ from radixgen.kernels.tiles import matmul_rows
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.safetensors import SafetensorsFiles, open_file
+from radixgen.model.split import WHOLE, Cut, Split, as_slices
 from radixgen.model.weights import expected_shapes, hf_name
 from radixgen.types import shown
 
@@ -54,12 +55,17 @@ _PLAIN_BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """What an adapter adds to the outputs `start` .. `start + out` of one projection."""
+    """What an adapter adds to the outputs from `start` on of one projection.
+
+    `cut`: the part of the matrix that a rank of a split model holds. All of `b` is multiplied even
+    so: a product of fewer outputs may have other bits, and the cost is small.
+    """
 
     a: Tensor  # float32 [r, in]
     b: Tensor  # float32 [out, r]
     scale: float
     start: int
+    cut: Cut = WHOLE
 
     def to(self, device: torch.device) -> "LowRank":
         return replace(self, a=self.a.to(device), b=self.b.to(device))
@@ -70,7 +76,9 @@ class LowRank:
         In float32, each row by itself in one fixed order.
         """
         added = matmul_rows(matmul_rows(x, self.a) * self.scale, self.b)
-        columns = y[:, self.start : self.start + len(self.b)]
+        if self.cut.rows is not None:
+            added = added[:, self.cut.rows.start : self.cut.rows.stop]
+        columns = y[:, self.start : self.start + added.shape[1]]
         columns[tokens] = (columns[tokens].float() + added).to(y.dtype)
 
 
@@ -116,15 +124,22 @@ def adapt(
 
 
 def load_adapters(
-    folders: Mapping[str, str], config: DecoderConfig, device: torch.device | str = "cpu"
+    folders: Mapping[str, str],
+    config: DecoderConfig,
+    device: torch.device | str = "cpu",
+    split: Split | None = None,
 ) -> dict[str, Adapter]:
     """The adapters of a model from PEFT's folders, by name. Errors as `load_adapter`."""
-    found = {name: load_adapter(name, Path(path), config) for name, path in folders.items()}
+    found = {name: load_adapter(name, Path(path), config, split) for name, path in folders.items()}
     return {name: adapter.to(torch.device(device)) for name, adapter in found.items()}
 
 
-def load_adapter(name: str, folder: Path, config: DecoderConfig) -> Adapter:
+def load_adapter(
+    name: str, folder: Path, config: DecoderConfig, split: Split | None = None
+) -> Adapter:
     """One adapter, whose every tensor must be one that its config and the model ask for.
+
+    `config`: that of the whole model. `split`: add to a rank's part of it.
 
     Raises ModelNotFound when a file is missing, UnsupportedModel for what its config asks and is
     not done here, ModelError for what cannot be read or does not fit the model.
@@ -134,7 +149,7 @@ def load_adapter(name: str, folder: Path, config: DecoderConfig) -> Adapter:
     said = _read_config(folder / CONFIG, where)
     rank, scale, targets = _rank(said, where), _scale(said, where), _targets(said, where)
     source = _open(folder, where)
-    wanted = dict(_matrices(config, targets))
+    wanted = dict(_matrices(config, targets, split))
     _check_names(source, wanted.values(), where)
     shapes = expected_shapes(config)
     parts: dict[tuple[int, Place], list[LowRank]] = {}
@@ -142,12 +157,14 @@ def load_adapter(name: str, folder: Path, config: DecoderConfig) -> Adapter:
         out_size, in_size = shapes[matrix]
         a = _tensor(source, _stored(matrix, "A"), (rank, in_size), where)
         b = _tensor(source, _stored(matrix, "B"), (out_size, rank), where)
-        parts.setdefault((layer, place), []).append(LowRank(a, b, scale, start))
+        cut = WHOLE if split is None else split.cut(matrix)
+        a = a[as_slices(Cut(columns=cut.columns))].contiguous()
+        parts.setdefault((layer, place), []).append(LowRank(a, b, scale, start, cut))
     return Adapter(name, parts)
 
 
 def _matrices(
-    config: DecoderConfig, targets: frozenset[str]
+    config: DecoderConfig, targets: frozenset[str], split: Split | None
 ) -> Iterator[tuple[tuple[int, Place, int], str]]:
     """(layer, place, first output in it) and name of every matrix that is added to."""
     shapes = expected_shapes(config)
@@ -158,7 +175,8 @@ def _matrices(
                 name = f"layers.{layer}.{short}"
                 if short in targets:
                     yield (layer, place, start), name
-                start += shapes[name][0]
+                rows = None if split is None else split.cut(name).rows
+                start += shapes[name][0] if rows is None else len(rows)
 
 
 def _stored(matrix: str, side: str) -> str:

@@ -27,6 +27,7 @@ from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
 from radixgen.model.kv_cache import KVCache, KVLayout
 from radixgen.model.layers import Projection, embed
+from radixgen.model.peers import Peers
 from radixgen.model.rope import rope_table
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Decoder:
 
     `max_context`: positions it can be asked for, in tokens; the model's own when None. `adapters`:
     those that rows of a step may name. `kernels`: "triton" runs steps as launches of Triton's, on
-    whatever device the weights are.
+    whatever device the weights are. `peers`: the ranks that hold the other parts of the model;
+    config and weights are this rank's then, and each rank computes every step.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Decoder:
         max_context: int | None = None,
         adapters: Mapping[str, Adapter] | None = None,
         kernels: Literal["c", "triton"] = "c",
+        peers: Peers | None = None,
     ) -> None:
         self.config = config
         self.weights = weights
         self.dtype = dtype
         self.kernels = kernels
         self.adapters = dict(adapters or {})
+        self.peers = peers
         self.device = weights.final_norm.device
         self.max_context = max_context or config.max_context
         cos, sin = rope_table(config.rope, config.head_dim, self.max_context)
@@ -114,7 +118,7 @@ class Decoder:
     def _forward_apart(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """`forward`, one operation after the other."""
         w = self.weights
-        residual = embed(w.embedding, inputs.token_ids, self.dtype)
+        residual = self._embed(inputs.token_ids)
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
@@ -123,7 +127,7 @@ class Decoder:
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
             if i == len(w.layers) - 1:  # nothing after it reads the other tokens
                 attention, outputs = inputs.output_attention, inputs.outputs
-            q, k, v = self._project(layer, _map(layer.qkv, x, i, "qkv", chosen), cos, sin)
+            q, k, v = self._project(layer, self._map(layer.qkv, x, i, "qkv", chosen), cos, sin)
             write_kv(k, v, cache.k_pages[i], cache.v_pages[i], inputs.slots)
             if outputs is not None:
                 q, residual = q[outputs], residual[outputs]
@@ -131,10 +135,10 @@ class Decoder:
             if not len(q):
                 return residual
             attended = self._attend(layer, q, cache.k_pages[i], cache.v_pages[i], attention)
-            mixed = _map(layer.output, attended, i, "output", chosen)
+            mixed = self._map(layer.output, attended, i, "output", chosen)
             x, residual = self._add_norm(mixed, residual, layer.ffn_norm)
-            gated = silu_mul(_map(layer.gate_up, x, i, "gate_up", chosen))
-            x = _map(layer.down, gated, i, "down", chosen)
+            gated = silu_mul(self._map(layer.gate_up, x, i, "gate_up", chosen))
+            x = self._map(layer.down, gated, i, "down", chosen)
             x, residual = self._add_norm(x, residual, next_norm)
         return x
 
@@ -162,7 +166,33 @@ class Decoder:
             from radixgen.model import triton_ops
 
             return triton_ops.linear(hidden, self.weights.head).float()
-        return linear(hidden, self.weights.head).float()
+        own = linear(hidden, self.weights.head).float()
+        return own if self.peers is None else self.peers.gather(own, "vocab")
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        """[tokens] -> [tokens, hidden]."""
+        embedding = self.weights.embedding
+        if self.peers is None:
+            return embed(embedding, token_ids, self.dtype)
+        own = self.peers.split.own("vocab")
+        known = token_ids.clamp(own.start, own.stop - 1) - own.start
+        return self.peers.pick(embed(embedding, known, self.dtype), token_ids)
+
+    def _map(
+        self,
+        projection: Projection,
+        x: Tensor,
+        layer: int,
+        place: Place,
+        chosen: Sequence[tuple[Adapter, Tensor]],
+    ) -> Tensor:
+        """x [rows, in] -> [rows, out], with what adapters add to their rows."""
+        if self.peers is not None:
+            x = self.peers.before(place, x)
+        y = projection(x)
+        if chosen:
+            adapt(y, x, layer, place, chosen)
+        return y if self.peers is None else self.peers.after(place, y)
 
     def _project(
         self, layer: Layer, joined: Tensor, cos: Tensor, sin: Tensor
@@ -196,17 +226,3 @@ class Decoder:
 
     def _add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, weight, self.config.rms_norm_eps)
-
-
-def _map(
-    projection: Projection,
-    x: Tensor,
-    layer: int,
-    place: Place,
-    chosen: Sequence[tuple[Adapter, Tensor]],
-) -> Tensor:
-    """x [rows, in] -> [rows, out], with what adapters add to their rows."""
-    y = projection(x)
-    if chosen:
-        adapt(y, x, layer, place, chosen)
-    return y

@@ -160,7 +160,12 @@ def _plan_name(window: int | None) -> str:
 
 
 def fits(decoder: "Decoder", cache: KVCache) -> bool:
-    """Whether the C operations take this decoder's forms and this cache's pages."""
+    """Whether the C operations take this decoder's forms and this cache's pages.
+
+    The ranks of a split model meet between operations, so their forward pass is no one program.
+    """
+    if decoder.peers is not None:
+        return False
     c = decoder.config
     q = torch.empty((0, c.num_heads, c.head_dim), dtype=decoder.dtype)
     return decoder.kernels == "c" and takes(q, cache.k_pages[0], cache.v_pages[0])

@@ -14,9 +14,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixgen.errors import ModelError, UnsupportedModel
+from radixgen.errors import ConfigError, ModelError, UnsupportedModel
 from radixgen.gguf_header import GgufHeader, TensorInfo, read_header
 from radixgen.kernels.linear import BLOCK_SIZES, PackedWeight
+from radixgen.model.split import WHOLE, Cut, as_slices
 
 _FLOATS = {
     GGMLQuantizationType.F32: torch.float32,
@@ -41,24 +42,34 @@ class GgufFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._info(name).shape
 
-    def packed(self, name: str) -> PackedWeight | None:
-        """The matrix as raw blocks, None when it is stored in floats."""
+    def packed(self, name: str, cut: Cut = WHOLE) -> PackedWeight | None:
+        """A part of the matrix as raw blocks, None when it is stored in floats.
+
+        Raises ConfigError for a part that ends inside a block.
+        """
         info = self._info(name)
         kind = _PACKED.get(GGMLQuantizationType(info.type_id))
         if kind is None:
             return None
-        rows, columns = info.shape
-        return PackedWeight(kind, (rows, columns), torch.from_numpy(self._rows(info)))
+        blocks = _part(self._rows(info), info, cut)
+        per_block, num_bytes = BLOCK_SIZES[kind]
+        shape = len(blocks), blocks.shape[1] // num_bytes * per_block
+        return PackedWeight(kind, shape, torch.from_numpy(blocks))
 
-    def values(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor in `dtype`; the map itself, without a copy, when it is stored so."""
+    def values(self, name: str, dtype: torch.dtype, cut: Cut = WHOLE) -> Tensor:
+        """A part of the tensor in `dtype`; the map itself, without a copy, when it is stored so."""
         info = self._info(name)
         kind = GGMLQuantizationType(info.type_id)
         rows = self._rows(info)
         stored = _FLOATS.get(kind)
         if stored is not None:
-            return torch.from_numpy(rows).view(stored).view(info.shape).to(dtype)
-        return _dequantize(rows, kind, info.shape, dtype)
+            whole = torch.from_numpy(rows).view(stored).view(info.shape)
+            return whole[as_slices(cut)].to(dtype).contiguous()
+        if cut == WHOLE:
+            return _dequantize(rows, kind, info.shape, dtype)
+        rows = rows[as_slices(cut)[0]]
+        found = _dequantize(rows, kind, (len(rows), info.shape[-1]), dtype)
+        return found[as_slices(Cut(columns=cut.columns))].contiguous()
 
     def _info(self, name: str) -> TensorInfo:
         info = self.header.tensors.get(name)
@@ -70,6 +81,19 @@ class GgufFile:
         """The stored bytes, uint8 [product of the other dimensions, bytes of a row]."""
         start = info.offset
         return self.data[start : start + _num_bytes(info)].reshape(-1, _row_bytes(info))
+
+
+def _part(rows: NDArray[np.uint8], info: TensorInfo, cut: Cut) -> NDArray[np.uint8]:
+    """Those rows and columns of a quantised matrix, in whole blocks."""
+    low, high = (cut.columns.start, cut.columns.stop) if cut.columns else (0, info.shape[-1])
+    per_block, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(info.type_id)]
+    if low % per_block or high % per_block:
+        raise ConfigError(
+            f"tensor_split='fast' cuts {info.name} at columns {low} and {high}, inside its blocks "
+            f"of {per_block}; tensor_split='exact' cuts no blocks"
+        )
+    columns = slice(low // per_block * num_bytes, high // per_block * num_bytes)
+    return rows[as_slices(cut)[0], columns]
 
 
 def _dequantize(

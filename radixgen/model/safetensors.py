@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from radixgen.errors import ModelError, ModelNotFound
+from radixgen.model.split import WHOLE, Cut, as_slices
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -27,12 +28,19 @@ class SafetensorsFiles:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._file(name).get_slice(name).get_shape())
 
-    def values(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor in `dtype`; mapped, without a copy, when it is stored so."""
-        found: Tensor = self._file(name).get_tensor(name)
+    def values(self, name: str, dtype: torch.dtype, cut: Cut = WHOLE) -> Tensor:
+        """A part of the tensor in `dtype`; all of it is mapped, without a copy, if it is stored so.
+
+        Of a part no more is read than it holds.
+        """
+        file = self._file(name)
+        if cut == WHOLE:
+            found: Tensor = file.get_tensor(name)
+        else:
+            found = file.get_slice(name)[as_slices(cut)]
         if not found.is_floating_point():
             raise ModelError(f"{self.directory}: tensor {name} holds {found.dtype}, not floats")
-        return found.to(dtype)
+        return found.to(dtype).contiguous()
 
     def _file(self, name: str) -> Any:
         if name not in self.places:

@@ -30,6 +30,7 @@ from radixgen.model.config import DecoderConfig, config_from_gguf, config_from_h
 from radixgen.model.gguf import GgufFile, open_gguf
 from radixgen.model.hub import ModelFiles
 from radixgen.model.safetensors import open_safetensors
+from radixgen.model.split import WHOLE, Cut, Split
 
 _HF_NAMES = {
     "embed": "model.embed_tokens.weight",
@@ -70,7 +71,7 @@ class _Source(Protocol):
 
     def has(self, name: str) -> bool: ...
     def shape(self, name: str) -> tuple[int, ...]: ...
-    def values(self, name: str, dtype: torch.dtype) -> Tensor: ...
+    def values(self, name: str, dtype: torch.dtype, cut: Cut) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,31 @@ def load_config(files: ModelFiles) -> DecoderConfig:
 
 
 def load_model(
-    files: ModelFiles, dtype: torch.dtype = torch.float32, packed: bool = True
+    files: ModelFiles,
+    dtype: torch.dtype = torch.float32,
+    packed: bool = True,
+    split: Split | None = None,
 ) -> LoadedModel:
     """Config and weights, floats in `dtype`.
 
     packed: keep quantised GGUF matrices as PackedWeight; else they are dequantised to `dtype`.
+    split: read a rank's part of each tensor alone; the config is that of the whole model.
     Tensors that are stored as they are wanted stay mapped and cost no memory of their own.
-    Raises ModelError, naming file and tensor, for anything missing or of another shape.
+    Raises ModelError, naming file and tensor, for anything missing or of another shape, and
+    ConfigError where a part would end inside a block of packed weights.
     """
     if files.kind == "hf":
-        return _load_hf(files, dtype)
-    return _load_gguf(open_gguf(files.path), dtype, packed)
+        loaded = _load_hf(files, dtype, split)
+    else:
+        loaded = _load_gguf(open_gguf(files.path), dtype, packed, split)
+    if split is None:
+        return loaded
+    left_out = {
+        name: torch.zeros_like(weight)
+        for name, weight in loaded.weights.items()
+        if isinstance(weight, Tensor) and split.is_left_out(name)
+    }
+    return LoadedModel(loaded.config, {**loaded.weights, **left_out})
 
 
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -167,13 +182,13 @@ def _in_parallel(load: Callable[[str], Weight], names: list[str]) -> dict[str, W
         return dict(zip(names, pool.map(load, names), strict=True))
 
 
-def _load_hf(files: ModelFiles, dtype: torch.dtype) -> LoadedModel:
+def _load_hf(files: ModelFiles, dtype: torch.dtype, split: Split | None) -> LoadedModel:
     config, source = config_from_hf(files.path), open_safetensors(files.path)
     shapes = expected_shapes(config)
 
     def load(name: str) -> Tensor:
-        stored = hf_name(name)
-        return source.values(_checked(source, stored, shapes[name], files.path), dtype)
+        stored = _checked(source, hf_name(name), shapes[name], files.path)
+        return source.values(stored, dtype, _cut(split, name))
 
     return LoadedModel(config, _in_parallel(load, list(shapes)))
 
@@ -185,16 +200,24 @@ def _gguf_config(file: GgufFile) -> DecoderConfig:
     return config_from_gguf(file.header, divisors)
 
 
-def _load_gguf(file: GgufFile, dtype: torch.dtype, packed: bool) -> LoadedModel:
+def _cut(split: Split | None, name: str) -> Cut:
+    return WHOLE if split is None else split.cut(name)
+
+
+def _load_gguf(
+    file: GgufFile, dtype: torch.dtype, packed: bool, split: Split | None
+) -> LoadedModel:
     config = _gguf_config(file)
+    own_config = config if split is None else split.own_config
     shapes = expected_shapes(config)
 
     def load(name: str) -> Weight:
         stored = _stored_name(name, _GGUF_NAMES, "blk")
         _checked(file, stored, shapes[name], file.header.path)
-        kept = file.packed(stored) if packed and len(shapes[name]) == 2 else None
-        weight = kept if kept is not None else file.values(stored, dtype)
-        heads = _interleaved_heads(config, name)
+        cut = _cut(split, name)
+        kept = file.packed(stored, cut) if packed and len(shapes[name]) == 2 else None
+        weight = kept if kept is not None else file.values(stored, dtype, cut)
+        heads = _interleaved_heads(own_config, name)
         return weight if heads is None else _half_split(weight, heads)
 
     return LoadedModel(config, _in_parallel(load, list(shapes)))
