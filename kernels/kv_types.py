@@ -3,6 +3,7 @@
     float32, bfloat16, float16    a row is head_dim values
     int8                          a row is head_dim codes and, in 4 bytes more, their float32 scale:
                                   of one token and head, its largest value / 127
+    float8_e4m3fn                 a row is head_dim values; the C kernels do not read it
 
 so that a page's tensor holds all there is to a page, and copying one needs to know no type.
 """
@@ -15,6 +16,8 @@ from radixgen.kernels.checks import require
 # Numbered as in cpu/ops.h.
 PAGE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 SCALE_BYTES = 4
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
 
 
 def page_type(pages: Tensor) -> int:
@@ -39,8 +42,12 @@ def head_dim_of(pages: Tensor) -> int:
 def pack_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x [..., head_dim], float, as rows [..., row width] of pages of `dtype`.
 
-    A row with a value that is not finite is NaN as a whole in int8.
+    A row with a value that is not finite is NaN as a whole in int8. In float8_e4m3fn values beyond
+    448 are 448, and what is not finite is NaN.
     """
+    if dtype == FP8:
+        x = x.float()
+        return torch.where(x.isfinite(), x.clamp(-FP8_MAX, FP8_MAX), torch.nan).to(dtype)
     if dtype != torch.int8:
         return x.to(dtype)
     wide = x.float()

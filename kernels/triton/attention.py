@@ -10,14 +10,16 @@ product, as tensor cores want them.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from radixgen.kernels.attention_plan import Scoring
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.kv_types import row_width
 from radixgen.kernels.triton.attention_items import Items
 from radixgen.kernels.triton.launch import interpreted, power_of_two
 
@@ -40,10 +42,36 @@ def _dot(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
 
 
 @triton.jit
+def _values(codes, INT8: tl.constexpr, FP8: tl.constexpr, dtype: tl.constexpr):
+    """What pages hold, less their scales, in the type of a product."""
+    if INT8:
+        return codes.to(tl.float32).to(dtype)  # integers up to 127 are exact in every type
+    elif FP8:  # noqa: RET505 - Triton compiles the branches that are not returned from
+        return _fp8(codes).to(tl.float32).to(dtype)
+    else:
+        return codes
+
+
+@triton.jit
+def _fp8(codes):
+    """float16 of e4m3 bytes, 2**8 times too small: its bits are float16's, with a bias of 7.
+
+    By bits, as not every GPU knows the type; numbers below the least normal one come out right,
+    too.
+    """
+    wide = codes.to(tl.uint16)
+    magnitude = wide & 0x7F
+    magnitude = tl.where(magnitude == 0x7F, 0x7E00, magnitude << 7)  # the last one is NaN
+    return (((wide & 0x80) << 8) | magnitude).to(tl.uint16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def partials_kernel(
     q,
     k_pages,
     v_pages,
+    k_scales,
+    v_scales,
     out,
     stats,
     items,
@@ -63,10 +91,16 @@ def partials_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    INT8: tl.constexpr,
+    FP8: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
-    """out [slots, heads, HEAD_DIM] and stats [slots, heads, 2] float32 of one item and KV head."""
+    """out [slots, heads, HEAD_DIM] and stats [slots, heads, 2] float32 of one item and KV head.
+
+    Pages of INT8 are rows as kv_types.py has them, and their scales float32 views of the same; of
+    FP8, bytes of e4m3 with a scale a KV head.
+    """
     item = items + tl.program_id(0) * 5
     kv_head = tl.program_id(1)
     first_row = tl.load(item)
@@ -91,14 +125,21 @@ def partials_kernel(
     total = tl.zeros([BLOCK_ROWS], tl.float32)
     gathered = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
     base = low // PAGE_SIZE
+    ROW: tl.constexpr = HEAD_DIM + 4 if INT8 else HEAD_DIM
+    if FP8:
+        scale *= tl.load(k_scales + kv_head) * 256
     for start in range(low, high, BLOCK_KEYS):
         key = start + tl.arange(0, BLOCK_KEYS)
         is_key = key < high
         page = tl.load(pages + first_page + key // PAGE_SIZE - base, mask=is_key, other=0)
-        kv_at = page.to(tl.int64) * page_stride + (kv_head * PAGE_SIZE + key % PAGE_SIZE) * HEAD_DIM
+        kv_at = page.to(tl.int64) * page_stride + (kv_head * PAGE_SIZE + key % PAGE_SIZE) * ROW
         valid = is_key[:, None] & is_dim[None, :]
         keys = tl.load(k_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
+        keys = _values(keys, INT8, FP8, q.dtype.element_ty)
         scores = _dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
+        scale_at = (kv_at + HEAD_DIM) // 4
+        if INT8:
+            scores *= tl.load(k_scales + scale_at, mask=is_key, other=0.0)[None, :]
         if SOFTCAP:
             scores = _tanh(scores / softcap) * softcap
         sees = is_key[None, :] & (key[None, :] <= position[:, None])
@@ -110,10 +151,15 @@ def partials_kernel(
         share = tl.exp(best - safe)
         weights = tl.exp(scores - safe[:, None])
         values = tl.load(v_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
+        values = _values(values, INT8, FP8, q.dtype.element_ty)
         total = total * share + tl.sum(weights, 1)
+        if INT8:
+            weights *= tl.load(v_scales + scale_at, mask=is_key, other=0.0)[None, :]
         gathered *= share[:, None]
         gathered += _dot(weights.to(values.dtype), values, PRECISION, WIDEN)
         best = new_best
+    if FP8:
+        gathered *= tl.load(v_scales + kv_head) * 256
 
     place = (first_row + row) * num_heads + head
     tl.store(stats + place * 2, best, mask=is_row)
@@ -177,6 +223,20 @@ class DeviceItems:
         return cls(max_rows, *tensors)
 
 
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """float32 results of slots before they are merged: out [slots, heads, head_dim], and stats
+    [slots, heads, 2], the maximum and the sum."""
+
+    out: Tensor
+    stats: Tensor
+
+    @classmethod
+    def empty(cls, num_slots: int, q: Tensor) -> Self:
+        out = q.new_empty(num_slots, *q.shape[1:], dtype=torch.float32)
+        return cls(out, out.new_empty(*out.shape[:2], 2))
+
+
 def paged_attention(
     q: Tensor,
     k_pages: Tensor,
@@ -186,75 +246,132 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
 ) -> Tensor:
     """Attention of q [num_tokens, num_heads, head_dim] over pages: the same shape and dtype as q.
 
-    k_pages, v_pages [num_pages, num_kv_heads, page_size, head_dim], in q's dtype. `work`: items
-    made with at most `work.max_rows` queries each. Raises KernelError for shapes that do not agree
-    or that no kernel is made for.
+    k_pages, v_pages [num_pages, num_kv_heads, page_size, row width], in q's dtype or of 8 bits as
+    kv_types.py has them; float8_e4m3fn ones with k_scales and v_scales, float32 [num_kv_heads].
+    `work`: items made with at most `work.max_rows` queries each. Raises KernelError for shapes that
+    do not agree or that no kernel is made for.
     """
-    num_tokens, num_heads, head_dim = q.shape
-    shaped("k_pages", k_pages, None, None, None, head_dim)
+    _check(q, k_pages, v_pages, k_scales, v_scales)
+    partials = Partials.empty(work.rows.numel(), q)
+    scoring = Scoring(scale, window, softcap)
+    scales = (k_scales, v_scales)
+    launch_partials(q, k_pages, v_pages, work.items, work, partials, scoring, scales)
+    return launch_merge(q, work, partials)
+
+
+def _check(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, k_scales: Tensor | None, v_scales: Tensor | None
+) -> None:
+    _, num_heads, head_dim = q.shape
+    form = form_of(k_pages)
+    shaped("k_pages", k_pages, None, None, None, row_width(head_dim, k_pages.dtype))
     shaped("v_pages", v_pages, *k_pages.shape)
     _, num_kv_heads, page_size, _ = k_pages.shape
     require(num_heads % num_kv_heads == 0, f"{num_heads} heads, {num_kv_heads} KV heads")
     require(head_dim in HEAD_SIZES, f"head_dim={head_dim} is none of {HEAD_SIZES}")
     require(page_size in PAGE_SIZES, f"page_size={page_size} is none of {PAGE_SIZES}")
-    require(q.dtype == k_pages.dtype == v_pages.dtype, "q and the pages differ in dtype")
+    require(k_pages.dtype == v_pages.dtype, "the pages differ in dtype")
+    require(form != "plain" or q.dtype == k_pages.dtype, "q and the pages differ in dtype")
     require(q.stride()[1:] == (head_dim, 1), "the heads of q must lie one after the other")
     require(k_pages.is_contiguous() and v_pages.is_contiguous(), "pages must be contiguous")
-    out = torch.empty_like(q)
-    if not num_tokens:
-        return out
+    for name, scales in (("k_scales", k_scales), ("v_scales", v_scales)):
+        require((scales is not None) == (form == "fp8"), f"{name} are for float8_e4m3fn pages")
+        if scales is not None:
+            shaped(name, scales, num_kv_heads)
+            require(scales.dtype == torch.float32, f"{name} are {scales.dtype}, expected float32")
+
+
+def form_of(pages: Tensor) -> str:
+    """Of pages: int8, fp8 or plain."""
+    return {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}.get(pages.dtype, "plain")
+
+
+def launch_partials(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    items: Tensor,
+    work: DeviceItems,
+    partials: Partials,
+    scoring: Scoring,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> None:
+    """Fill the slots of `items`, some of `work`'s; arguments as `paged_attention` checks them."""
+    if not len(items):
+        return
+    _, num_kv_heads, page_size, _ = k_pages.shape
+    num_heads, head_dim = q.shape[1:]
     group = num_heads // num_kv_heads
-    block_dim = max(power_of_two(head_dim), MIN_TILE)
+    form = form_of(k_pages)
+    pages = (k_pages, v_pages)
+    if form == "int8":
+        scales = (k_pages.view(torch.float32), v_pages.view(torch.float32))
+    elif form == "fp8":
+        pages = (k_pages.view(torch.uint8), v_pages.view(torch.uint8))
     rows = tile_rows(work.max_rows, group)
-    num_slots = work.rows.numel()
-    partial = torch.empty(num_slots, num_heads, head_dim, dtype=torch.float32, device=q.device)
-    stats = torch.empty(num_slots, num_heads, 2, dtype=torch.float32, device=q.device)
-    launch: Any = partials_kernel[(work.items.shape[0], num_kv_heads)]
+    launch: Any = partials_kernel[(len(items), num_kv_heads)]
     launch(
         q,
-        k_pages,
-        v_pages,
-        partial,
-        stats,
-        work.items,
+        *pages,
+        *scales,
+        partials.out,
+        partials.stats,
+        items,
         work.rows,
         work.pages,
         work.positions,
-        scale,
-        softcap or 1.0,
+        scoring.scale,
+        scoring.softcap or 1.0,
         q.stride(0),
         k_pages.stride(0),
         num_heads,
         GROUP=group,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=block_dim,
+        BLOCK_DIM=max(power_of_two(head_dim), MIN_TILE),
         BLOCK_ROWS=rows,
         BLOCK_KEYS=block_keys(head_dim),
-        WINDOW=window or 0,
-        SOFTCAP=softcap is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        WINDOW=scoring.window or 0,
+        SOFTCAP=scoring.softcap is not None,
+        INT8=form == "int8",
+        FP8=form == "fp8",
+        PRECISION=precision(q),
         WIDEN=interpreted(),
         num_warps=num_warps(rows),
         num_stages=2,
     )
-    launch = merge_kernel[(num_tokens, num_heads)]
+
+
+def launch_merge(q: Tensor, work: DeviceItems, partials: Partials) -> Tensor:
+    """The attention of q: its slots brought together."""
+    out = torch.empty_like(q)
+    num_tokens, num_heads, head_dim = q.shape
+    if not num_tokens:
+        return out
+    launch: Any = merge_kernel[(num_tokens, num_heads)]
     launch(
-        partial,
-        stats,
+        partials.out,
+        partials.stats,
         out,
         work.merge_indptr,
         work.merge_slots,
         num_heads,
         out.stride(0),
         HEAD_DIM=head_dim,
-        BLOCK_DIM=block_dim,
+        BLOCK_DIM=max(power_of_two(head_dim), MIN_TILE),
         num_warps=1,
     )
     return out
+
+
+def precision(q: Tensor) -> str:
+    """Of products: whole float32 numbers are not rounded to tf32."""
+    return "ieee" if q.dtype == torch.float32 else "tf32"
 
 
 def tile_rows(max_rows: int, group: int) -> int:

@@ -16,29 +16,7 @@ def variants() -> Iterator[Variant]:
 def _attention() -> Iterator[Variant]:
     for head_dim in (64, 128, 256):
         for rows in (16, 64):
-            yield Variant.of(
-                f"attention partials product head_dim={head_dim} rows={rows}",
-                attention.partials_kernel,
-                {
-                    "*bf16": "q k_pages v_pages",
-                    "*fp32": "out stats",
-                    "*i32": "items rows pages positions",
-                    "fp32": "scale softcap",
-                    "i32": "q_stride page_stride num_heads",
-                },
-                odd="num_heads",
-                num_warps=attention.num_warps(rows),
-                GROUP=4,
-                PAGE_SIZE=16,
-                HEAD_DIM=head_dim,
-                BLOCK_DIM=head_dim,
-                BLOCK_ROWS=rows,
-                BLOCK_KEYS=attention.block_keys(head_dim),
-                WINDOW=0,
-                SOFTCAP=False,
-                PRECISION="tf32",
-                WIDEN=False,
-            )
+            yield _partials(head_dim, rows, "")
         yield Variant.of(
             f"attention merge head_dim={head_dim}",
             attention.merge_kernel,
@@ -53,6 +31,40 @@ def _attention() -> Iterator[Variant]:
             HEAD_DIM=head_dim,
             BLOCK_DIM=head_dim,
         )
+
+    for form in ("int8", "fp8"):
+        yield _partials(128, 16, form)
+
+
+def _partials(head_dim: int, rows: int, form: str) -> Variant:
+    pages, scales = "k_pages v_pages", "k_scales v_scales"
+    pointers = {"*bf16": "q", f"*{'i8' if form == 'int8' else 'u8'}": pages}
+    return Variant.of(
+        f"attention partials product{form and f' {form}'} head_dim={head_dim} rows={rows}",
+        attention.partials_kernel,
+        {
+            **(pointers if form else {"*bf16": f"q {pages}"}),
+            "*fp32": f"out stats {scales if form else ''}",
+            "*i32": "items rows pages positions",
+            "fp32": "scale softcap",
+            "i32": "q_stride page_stride num_heads",
+        },
+        odd="num_heads",
+        num_warps=attention.num_warps(rows),
+        GROUP=4,
+        PAGE_SIZE=16,
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=head_dim,
+        BLOCK_ROWS=rows,
+        BLOCK_KEYS=attention.block_keys(head_dim),
+        WINDOW=0,
+        SOFTCAP=False,
+        INT8=form == "int8",
+        FP8=form == "fp8",
+        PRECISION="tf32",
+        WIDEN=False,
+        **({} if form else dict.fromkeys(scales.split())),
+    )
 
 
 def _sampling() -> Iterator[Variant]:

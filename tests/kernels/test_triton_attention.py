@@ -5,12 +5,14 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from radixgen.errors import KernelError
 from radixgen.kernels.attention import paged_attention_reference
+from radixgen.kernels.kv_types import pack_rows, unpack_rows
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
 from radixgen.kernels.triton.attention_items import SPLIT_TOKENS, Items, Tables, make_items
 
@@ -94,6 +96,47 @@ def test_windows_and_softcaps(options: dict[str, Any]) -> None:
     torch.testing.assert_close(case.run(**options), case.expect(**options), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("page_dtype", "dtype", "tolerance"),
+    [
+        (torch.int8, torch.float32, 1e-5),
+        (torch.int8, torch.bfloat16, 2e-2),
+        (torch.float8_e4m3fn, torch.float32, 1e-5),
+        (torch.float8_e4m3fn, torch.bfloat16, 2e-2),
+    ],
+)
+def test_pages_of_8_bits_are_as_those_that_they_stand_for(
+    page_dtype: torch.dtype, dtype: torch.dtype, tolerance: float
+) -> None:
+    case = make_case(32, 64, 3, torch.float32)
+    scales = torch.tensor([0.5, 0.03]) if page_dtype == torch.float8_e4m3fn else None
+    factors = torch.ones(2) if scales is None else scales
+    q = case.q.to(dtype)
+    factors = factors[:, None, None]
+    k, v = (pack_rows(x / factors, page_dtype) for x in (case.k_pages, case.v_pages))
+    meant = unpack_rows(k) * factors, unpack_rows(v) * factors
+    work = DeviceItems.of(case.items(8, 300, share=True), 8, q.device)
+    found = paged_attention(
+        q, k, v, work, scale=case.scale, window=300, k_scales=scales, v_scales=scales
+    )
+    wanted = paged_attention_reference(
+        q.float(), *meant, *case.tables, scale=case.scale, window=300
+    )
+    torch.testing.assert_close(found.float(), wanted, atol=tolerance, rtol=tolerance)
+
+
+def test_every_byte_of_e4m3_is_read_as_what_it_means() -> None:
+    values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    pages = values.reshape(8, 1, 1, 32)  # a token a page: attention to one key is its value
+    tables = [np.array(table, np.int32) for table in (range(9), range(9), range(8), [1] * 8)]
+    work = DeviceItems.of(make_items(Tables(*tables), 1, 8), 8, pages.device)
+    one, zeros = torch.ones(1), torch.zeros_like(pages)
+    q = torch.zeros(8, 1, 32)
+    found = paged_attention(q, zeros, pages, work, scale=1.0, k_scales=one, v_scales=one)
+    assert torch.equal(found.isnan(), values.float().view(8, 1, 32).isnan())
+    assert torch.equal(found.nan_to_num(0.0), values.float().view(8, 1, 32).nan_to_num(0.0))
+
+
 def test_shared_pages_are_read_once_and_change_nothing() -> None:
     case = make_case(16, 64, 2, torch.float32)
     shared, alone = case.items(8, None, share=True), case.items(8, None, share=False)
@@ -155,3 +198,11 @@ def test_shapes_that_no_kernel_takes_are_refused(change: dict[str, Any], reason:
     work = DeviceItems.of(case.items(8, None, share=True), 8, case.q.device)
     with pytest.raises(KernelError, match=reason):
         paged_attention(given["q"], given["k_pages"], given["v_pages"], work, scale=1.0)
+
+
+def test_scales_are_asked_for_where_pages_have_none() -> None:
+    case = make_case(16, 64, 2, torch.float32)
+    work = DeviceItems.of(case.items(8, None, share=True), 8, case.q.device)
+    pages = case.k_pages.to(torch.float8_e4m3fn)
+    with pytest.raises(KernelError, match="k_scales"):
+        paged_attention(case.q, pages, pages, work, scale=1.0)
