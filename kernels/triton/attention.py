@@ -301,7 +301,7 @@ def launch_partials(
     scoring: Scoring,
     scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> None:
-    """Fill the slots of `items`, some of `work`'s; arguments as `paged_attention` checks them."""
+    """Fill the slots of `items`, some of `work`'s. As `paged_attention` checks its arguments."""
     if not len(items):
         return
     _, num_kv_heads, page_size, _ = k_pages.shape
@@ -313,6 +313,8 @@ def launch_partials(
         scales = (k_pages.view(torch.float32), v_pages.view(torch.float32))
     elif form == "fp8":
         pages = (k_pages.view(torch.uint8), v_pages.view(torch.uint8))
+    else:
+        scales = pages  # which are not read
     rows = tile_rows(work.max_rows, group)
     launch: Any = partials_kernel[(len(items), num_kv_heads)]
     launch(

@@ -37,14 +37,14 @@ def _attention() -> Iterator[Variant]:
 
 
 def _partials(head_dim: int, rows: int, form: str) -> Variant:
-    pages, scales = "k_pages v_pages", "k_scales v_scales"
-    pointers = {"*bf16": "q", f"*{'i8' if form == 'int8' else 'u8'}": pages}
+    pages, scales, partials = "k_pages v_pages", "k_scales v_scales", "out stats"
+    plain = {"*bf16": f"q {pages} {scales}", "*fp32": partials}
+    codes = {"*bf16": "q", {"int8": "*i8"}.get(form, "*u8"): pages, "*fp32": f"{partials} {scales}"}
     return Variant.of(
         f"attention partials product{form and f' {form}'} head_dim={head_dim} rows={rows}",
         attention.partials_kernel,
         {
-            **(pointers if form else {"*bf16": f"q {pages}"}),
-            "*fp32": f"out stats {scales if form else ''}",
+            **(codes if form else plain),
             "*i32": "items rows pages positions",
             "fp32": "scale softcap",
             "i32": "q_stride page_stride num_heads",
@@ -63,7 +63,6 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
         FP8=form == "fp8",
         PRECISION="tf32",
         WIDEN=False,
-        **({} if form else dict.fromkeys(scales.split())),
     )
 
 
