@@ -25,10 +25,17 @@ from radixgen.lang.ir import (
     Select,
     as_nodes,
 )
-from radixgen.lang.options import checked_name, checked_text, choice_options, gen_options
+from radixgen.lang.options import (
+    checked_name,
+    checked_text,
+    choice_options,
+    gen_options,
+    thoughts_from,
+)
 from radixgen.lang.program import Program
 from radixgen.lang.schema import constraint_of, constraint_of_dtype, reader_of
-from radixgen.types import GrammarSpec, check_text, shown
+from radixgen.thoughts import THINK, Tags, parser_tags
+from radixgen.types import GrammarSpec, Thinking, check_text, shown
 
 
 @overload
@@ -65,6 +72,7 @@ def gen(
     choices: Iterable[str] | None = None,
     choices_method: ChoicesMethod | None = None,
     dtype: type | None = None,
+    thinking: int | str | Thinking | None = None,
     **options: Any,
 ) -> Node:
     """Let the model write; the text, or what is read from it, becomes the variable `name`.
@@ -72,6 +80,12 @@ def gen(
     At most one constraint: `schema` (a pydantic model, dataclass, TypedDict, Literal, list[T], or a
     JSON schema as dict or text: the value is parsed), `json_schema` (the value stays text),
     `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `choices` (as `select`), or `dtype`.
+
+    `thinking`: at most so many tokens of thoughts before the answer, which the constraint and stop
+    strings leave alone; or an effort (minimal, low, medium, high, xhigh), or a `Thinking` with tags
+    of its own. They become `<name>_reasoning_content`, and `reasoning_content` in `get_meta_info`.
+    The conversation goes on with them only where the chat template keeps them.
+
     `options`: sampling parameters, which win over those of the run; with `grammar_mass=True`
     `get_meta_info` tells how much of the model's own law the constraint left.
 
@@ -86,22 +100,24 @@ def gen(
         "dtype": dtype,
     }
     checked_name(name)
+    thoughts = thoughts_from(thinking)
     named = [key for key, value in given.items() if value is not None]
     if len(named) > 1:
         raise InvalidRequest(f"gen takes one constraint, not {' and '.join(named)}", named[1])
     if choices is not None:
         own = choice_options({"max_tokens": max_tokens, **options})
-        return replace(select(name, choices, 0.0, choices_method), options=own)
+        chosen = select(name, choices, 0.0, choices_method)
+        return replace(chosen, options=own, thoughts=thoughts)
     if choices_method is not None:
         raise InvalidRequest("choices_method decides between choices: give them", "choices_method")
     said = gen_options({"max_tokens": max_tokens, **options})
     if dtype is not None:
         spec, parse, stops = constraint_of_dtype(dtype)
-        return Gen(name, said, spec, reader_of(name, parse), stops)
+        return Gen(name, said, spec, reader_of(name, parse), stops, thoughts)
     if schema is not None:
         spec, parse = constraint_of(schema)
-        return Gen(name, said, spec, reader_of(name, parse))
-    return Gen(name, said, _plain_constraint(json_schema, regex, grammar))
+        return Gen(name, said, spec, reader_of(name, parse), thoughts=thoughts)
+    return Gen(name, said, _plain_constraint(json_schema, regex, grammar), thoughts=thoughts)
 
 
 def _plain_constraint(
@@ -225,23 +241,16 @@ def separate_reasoning(
     """A `gen` whose thought goes to `<name>_reasoning_content` and whose answer to `<name>`.
 
     `delimiters`: the texts around the thought; those of `model_type`, or `<think>` and `</think>`,
-    when not given. `model_type`: a reasoning parser by SGLang's name for it.
+    when not given. `model_type`: a reasoning parser by SGLang's name for it. It reads what a model
+    wrote by itself; `gen(thinking=…)` has it think, within a budget, and puts it to the same names.
     """
     if not isinstance(content, Gen):
         raise InvalidRequest("separate_reasoning takes one gen, as in separate_reasoning(gen('x'))")
-    if model_type is not None and model_type not in _THOUGHTS:
-        known = f"{', '.join(sorted(_THOUGHTS))}; or give delimiters"
-        raise InvalidRequest(f"model_type={shown(model_type)} is none of {known}", "model_type")
+    tags = THINK if model_type is None else parser_tags(model_type, "model_type")
     if isinstance(delimiters, str) or (delimiters and len(delimiters) != 2):
         raise InvalidRequest("delimiters are two texts: before and after the thought", "delimiters")
-    begin, end = delimiters or _THOUGHTS.get(model_type or "", _THINK)
-    return Reasoning(content, begin, end)
-
-
-_THINK = ("<think>", "</think>")
-_THOUGHTS = {"kimi": ("◁think▷", "◁/think▷")} | dict.fromkeys(
-    ("deepseek-r1", "deepseek-v3", "glm45", "interns1", "qwen3", "qwen3-thinking", "step3"), _THINK
-)
+    tags = Tags(*delimiters) if delimiters else tags
+    return content if content.thoughts else Reasoning(content, tags.begin, tags.end)
 
 
 def image(content: Any) -> NoReturn:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from radixgen.errors import InvalidRequest
+from radixgen.thoughts import THINK, Tags
 
 RenderChat = Callable[[list[dict[str, str]], bool], str]
 """(messages, add_generation_prompt) -> text."""
@@ -43,8 +44,10 @@ class Opening:
 class ChatFormat:
     """What a template writes around contents, by the roles of the conversation so far."""
 
-    def __init__(self, render: RenderChat) -> None:
+    def __init__(self, render: RenderChat, tags: Tags = THINK) -> None:
+        self.tags = tags  # around the model's thoughts
         self._render = render
+        self._keeping: dict[Tags, bool] = {}
         self._openings: dict[tuple[str, ...], Opening] = {}
         self._closings: dict[tuple[str, ...], str] = {}
         self._rendered = lru_cache(MEMO_SIZE)(self._try)
@@ -67,6 +70,22 @@ class ChatFormat:
         if found is None:
             found = self._closings[whole] = self._close(whole)
         return found
+
+    def keeps(self, tags: Tags) -> bool:
+        """Whether an answer's thoughts are still there when the conversation goes on."""
+        found = self._keeping.get(tags)
+        if found is None:
+            found = self._keeping[tags] = self._keep(tags)
+        return found
+
+    def _keep(self, tags: Tags) -> bool:
+        content = f"{tags.begin}{_mark(1)}{tags.end}{_mark(2)}"
+        contents = {"user": _mark(0), "assistant": content}
+        messages = [{"role": r, "content": contents[r]} for r in ("user", "assistant", "user")]
+        try:
+            return _mark(1) in self._render(messages, False)
+        except Exception:  # it refuses the roles, or what it takes for a wrong answer
+            return False
 
     def _open(self, roles: tuple[str, ...]) -> Opening:
         *before, role = roles

@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 
-from radixgen.errors import InvalidGrammar
+from radixgen.errors import InvalidGrammar, InvalidRequest
 from radixgen.grammars.automaton import Automaton, State
 from radixgen.grammars.compiler import build
 from radixgen.grammars.expr import RuleSet
+from radixgen.lang.ir import Gen
 from radixgen.types import GrammarSpec
 
 MEMO_SIZE = 1024
@@ -25,6 +26,18 @@ def check_constraint(spec: GrammarSpec) -> None:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
     except RecursionError:
         raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
+
+
+def check_thoughts(gen: Gen) -> None:
+    """Raises InvalidRequest for what does not go with thoughts."""
+    if gen.thoughts is None:
+        return
+    if gen.options.token_healing:
+        message = "token_healing draws the prompt's end again, and thoughts begin after it"
+        raise InvalidRequest(f"{message}: leave one out", "token_healing")
+    if gen.options.constrained_law == "faithful":
+        message = "thoughts have no law of their own: leave thinking or constrained_law out"
+        raise InvalidRequest(message, "thinking")
 
 
 def is_kept(spec: GrammarSpec, text: str) -> bool:

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from radixgen.errors import InvalidRequest, RequestAborted, RuntimeUnavailable
@@ -35,31 +35,32 @@ from radixgen.lang.ir import (
     ScopeEnd,
     Select,
     Text,
+    Thoughts,
     gen_of,
 )
 from radixgen.lang.place import Place, note
 from radixgen.lang.plan import RolePlan
-from radixgen.lang.steps import Asked, Listener, Told, meta_of, names_of, settle_choice
+from radixgen.lang.steps import (
+    REASONING_META,
+    Asked,
+    Barrier,
+    Fork,
+    Listener,
+    Told,
+    answer_of,
+    lead_answer,
+    meta_of,
+    names_of,
+    settle_choice,
+    settle_thoughts,
+    skip,
+)
 from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable, running_loop
-from radixgen.types import CacheHint
+from radixgen.types import CacheHint, GrammarSpec
 
 MAX_QUEUED = 100_000  # nodes that a program may be ahead of the model
-
-
-@dataclass(frozen=True, slots=True)
-class Fork(Node):
-    """Children begin here, with the conversation as it then is."""
-
-    children: tuple["Executor", ...] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier(Node):
-    """Everything before it has been done. `last`: nothing comes after it."""
-
-    reached: Future[None] = field(repr=False)
-    last: bool = False
+_NOTHING = GrammarSpec("regex", "")  # an answer of no characters
 
 
 class Executor:
@@ -220,8 +221,8 @@ class Executor:
     def begin(self, conversation: Conversation) -> None:
         """A fork's start."""
         self.conversation = conversation
-        self.begin_text = len(conversation.text)
-        self.stream.push(conversation.text)
+        self.begin_text = conversation.num_characters
+        self.stream.begin(conversation.text_later())
         self._waits_for_parent = False
         self._wake()
 
@@ -237,6 +238,9 @@ class Executor:
         self._task = None
         if task.cancelled():  # before it could begin
             self.fail(RequestAborted(self._cancelled))
+        elif (error := task.exception()) is not None:  # else whoever waits would wait for ever
+            self.fail(error, self._running.place if self._running else None)
+            self._running = None
         self._wake()
 
     async def _drain(self) -> None:
@@ -250,7 +254,7 @@ class Executor:
             except Exception as error:
                 self.fail(error, told.place)
             if self.error is not None:
-                _skip(told, self.error)
+                skip(told, self.error)
             self._running = None
 
     def fail(self, error: BaseException, place: Place | None = None) -> None:
@@ -294,10 +298,10 @@ class Executor:
             case RoleEnd(role):
                 self.stream.push(self.conversation.close(role))
             case ScopeBegin(name):
-                self._scopes[name] = (len(self.conversation.pieces), told.variables[0])
+                self._scopes[name] = (self.conversation.num_pieces, told.variables[0])
             case ScopeEnd(name):
                 start, variable = self._scopes.pop(name)
-                text = "".join(self.conversation.pieces[start:])
+                text = self.conversation.text_since(start)
                 variable.stream.push(text)
                 variable.settle(text)
             case Reasoning() as reasoning:
@@ -319,13 +323,13 @@ class Executor:
             barrier.reached.set_result(None)
 
     def _say(self, text: str, origin: Node | None = None) -> None:
-        self._lead(answer=False)
+        self._lead()
         self.conversation.say(text)
         self.stream.push(text, origin)
 
-    def _lead(self, *, answer: bool) -> None:
-        """What the chat template puts before a content that begins."""
-        self.stream.push(self.conversation.lead(answer=answer))
+    def _lead(self) -> None:
+        """What the chat template puts before a content that begins with the program's text."""
+        self.stream.push(self.conversation.lead(answer=False))
 
     def _hint(self, place: Place | None, tool_seconds: float = 0.0) -> CacheHint:
         """What is known of the future: from the queue, else from earlier runs of the program."""
@@ -340,21 +344,23 @@ class Executor:
         name = self.options.program or self.program
         return CacheHint(name, last and not tool_seconds, forks, tool_seconds)
 
-    async def _ask(
-        self, gen: Gen, told: Told, tool_seconds: float = 0.0, *, silent: bool = False
-    ) -> Sequence[Generation]:
+    async def _ask(self, gen: Gen, told: Told, tool_seconds: float = 0.0) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
-        variable = told.variables[0] if told.variables and not silent else None
-        push = Listener(self.stream, gen, variable, self._remember)
-        self._lead(answer=True)
-        said = replace(gen, options=gen.options.over(self.options))
+        thoughts, visible = lead_answer(self.conversation, self.stream, gen.thoughts)
+        push = Listener(self.stream, gen, told, self._remember, thoughts if visible else None)
+        said = replace(gen, options=gen.options.over(self.options), thoughts=thoughts)
         hint = self._hint(told.place, tool_seconds)
         generations = await self.backend.generate(self.conversation, said, hint, push)
+        push.end_thoughts()
         first = generations[0]
         first.meta["hint"] = hint
         if not push.has_found:
             self._remember(first.meta)
-        self.conversation.hear(first.text, first.token_ids, first.tail)
+        text = answer_of(gen, first)
+        if visible and thoughts is not None:
+            text = thoughts.around(first.thoughts) + first.text
+        self.conversation.hear(text, first.token_ids, first.tail)
+        settle_thoughts(told, generations)
         return generations
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
@@ -367,17 +373,19 @@ class Executor:
 
     def _value(self, gen: Gen, generations: Sequence[Generation]) -> Any:
         parse = gen.parse or str
-        values = [parse(generation.text) for generation in generations]
+        values = [parse(answer_of(gen, generation)) for generation in generations]
         return values if (gen.options.n or self.options.n or 1) > 1 else values[0]
 
     async def _select(self, node: Select, told: Told) -> None:
+        thoughts = {} if node.thoughts is None else await self._think(node, node.thoughts, told)
         if len(node.choices) == 1 and not needs_unconditional(node.method):
             self._say(node.choices[0], node)
-            settle_choice(told, node.choices[0], {"normalized_prompt_logprobs": [0.0]})
+            meta = {"normalized_prompt_logprobs": [0.0]}
+            settle_choice(told, node.choices[0], meta | thoughts)
             return
         said = replace(node, options=node.options.over(self.options))
         hint = self._hint(told.place)
-        self._lead(answer=False)
+        self._lead()
         scored = await self.backend.score(self.conversation, said, hint)
         decision = node.method(scored.scores)
         text = node.choices[decision.index]
@@ -387,13 +395,19 @@ class Executor:
         else:
             self.conversation.say(text)
         self.stream.push(text, node)
-        settle_choice(told, text, {**scored.meta, **decision.meta, "hint": hint})
+        settle_choice(told, text, {**scored.meta, **decision.meta, **thoughts, "hint": hint})
+
+    async def _think(self, node: Select, thoughts: Thoughts, told: Told) -> dict[str, Any]:
+        """Have thoughts and no answer; returns what is told of them."""
+        options = replace(node.options, max_tokens=thoughts.budget + 1, n=1)
+        (generation,) = await self._ask(Gen(None, options, _NOTHING, thoughts=thoughts), told)
+        return {name: generation.meta.get(name) for name in REASONING_META}
 
     async def _reason(self, node: Reasoning, told: Told) -> None:
         gen = node.inner
         if not isinstance(gen, Gen):
             raise InvalidRequest("separate_reasoning takes one gen")
-        generations = await self._ask(gen, told, silent=True)
+        generations = await self._ask(gen, replace(told, variables=()))
         thought, closed, answer = generations[0].text.partition(node.end)
         if not closed:
             thought, answer = "", generations[0].text
@@ -418,20 +432,9 @@ class Executor:
         self._last_asked = None
         self.children.update(children)
         self.stream.pause()
-        if len(children) > 1 and self.conversation.text:
+        if len(children) > 1 and self.conversation.num_characters:
             name = self.options.program or self.program
             hint = CacheHint(program=name, forks=len(children))
             await self.backend.warm(self.conversation, self.options, hint)
         for child in children:
             child.begin(self.conversation.copy())
-
-
-def _skip(told: Told, error: BaseException) -> None:
-    """What a node owes to others when it is not executed."""
-    for variable in told.variables:
-        variable.fail(error)
-    if isinstance(told.node, Fork):
-        for child in told.node.children:
-            child.fail(error)
-    elif isinstance(told.node, Barrier) and not told.node.reached.done():
-        told.node.reached.set_exception(error)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from radixgen.errors import InvalidRequest
-from radixgen.types import ConstrainedLaw, GrammarSpec, SamplingParams
+from radixgen.thoughts import THINK, Tags
+from radixgen.types import ConstrainedLaw, GrammarSpec, SamplingParams, Thinking
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -122,14 +123,40 @@ def as_texts(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Thoughts(Node):
+    """What the model is to think before it answers: at most `budget` tokens between `tags`, those
+    of the model when None. `effort`: what was said instead of a number, for APIs that take that.
+
+    A node of its own only as the writer of pieces of a stream.
+    """
+
+    budget: int
+    tags: Tags | None = None
+    effort: str | None = None
+
+    def around(self, text: str) -> str:
+        """Thoughts with their tags."""
+        return f"{self.tags.begin}{text}{self.tags.end}" if self.tags else text
+
+    def thinking(self) -> Thinking:
+        """As a runtime takes it."""
+        tags = self.tags or THINK
+        return Thinking(self.budget, tags.begin, tags.end)
+
+
+@dataclass(frozen=True, slots=True)
 class Gen(Node):
-    """Let the model write. `parse` turns the text into the value of the variable `name`."""
+    """Let the model write. `parse` turns the text into the value of the variable `name`.
+
+    With `thoughts` the model thinks first, and the text is what comes after.
+    """
 
     name: str | None
     options: GenOptions = field(default_factory=GenOptions)
     grammar: GrammarSpec | None = None
     parse: Callable[[str], Any] | None = None
     extra_stop: tuple[str, ...] = ()  # of a dtype, beside those of `options`
+    thoughts: Thoughts | None = None
 
 
 ChoicesMethod = Callable[["Scores"], "Decision"]
@@ -163,6 +190,7 @@ class Select(Node):
     choices: tuple[str, ...]
     method: ChoicesMethod
     options: GenOptions = field(default_factory=GenOptions)
+    thoughts: Thoughts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +249,14 @@ def gen_of(node: Node) -> Gen | None:
     if isinstance(node, Reasoning):
         return gen_of(node.inner)
     return None
+
+
+def thoughts_of(node: Node) -> Thoughts | None:
+    """What the model thinks in a node before it answers."""
+    if isinstance(node, Select):
+        return node.thoughts
+    gen = gen_of(node)
+    return gen.thoughts if gen else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.ir import GenOptions
+from radixgen.lang.ir import GenOptions, Thoughts
 from radixgen.options import check_request_options
-from radixgen.types import check_text, shown
+from radixgen.thoughts import EFFORTS, Tags
+from radixgen.types import Thinking, check_text, shown
 
 _NAMES = {f.name for f in fields(GenOptions)}
 _SPELLINGS = {
@@ -81,6 +82,28 @@ def _checked(options: GenOptions) -> GenOptions:
     }
     given = {name: value for name, value in listed.items() if getattr(options, name) is not None}
     return replace(options, **given) if given else options
+
+
+def thoughts_from(thinking: Any) -> Thoughts | None:
+    """What `thinking=` asks for: a number of tokens, an effort, or a `Thinking`.
+
+    Raises InvalidRequest for anything else.
+    """
+    if thinking is None:
+        return None
+    if isinstance(thinking, Thinking):
+        return Thoughts(thinking.budget, Tags(thinking.begin, thinking.end))
+    if isinstance(thinking, str) and thinking in EFFORTS:
+        return Thoughts(EFFORTS[thinking], effort=thinking)
+    if not isinstance(thinking, int) or isinstance(thinking, bool):
+        raise InvalidRequest(
+            f"thinking={shown(thinking)} is no number of tokens, no Thinking(budget, begin, end), "
+            f"and none of {', '.join(EFFORTS)}",
+            "thinking",
+        )
+    if thinking == 0:
+        raise InvalidRequest("thinking=0: leave it out and the model answers at once", "thinking")
+    return Thoughts(Thinking(thinking).budget)
 
 
 def checked_text(name: str, text: Any) -> str:

@@ -108,7 +108,9 @@ async def aplay(
             executor.ret_value = await function(state, **arguments)
             await Awaited(executor.finish())
             for child, reached in _forks(executor):
-                await asyncio.wait([asyncio.wrap_future(reached)])
+                ended = asyncio.wrap_future(reached)
+                await asyncio.wait([ended])
+                ended.exception()  # seen, so that none is logged: `_look` says whose it is
                 _look(child)
     except TimeoutError as error:
         executor.end(_too_long(executor.program, time_limit) if limit.expired() else error)

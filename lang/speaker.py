@@ -12,9 +12,10 @@ from typing import Any, Self
 
 from radixgen.errors import InvalidRequest, UnsetVariable
 from radixgen.lang.backends.protocol import Backend
-from radixgen.lang.executor import Executor, Fork
+from radixgen.lang.executor import Executor
 from radixgen.lang.ir import Role, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, as_nodes
 from radixgen.lang.place import caller
+from radixgen.lang.steps import Fork
 from radixgen.lang.transcript import as_html
 from radixgen.lang.variables import Variable, constant
 

@@ -17,9 +17,10 @@ class Stream:
     Readers get every piece from the first on, whenever they come.
     """
 
-    __slots__ = ("_changed", "_done", "_error", "_pieces", "_wakers")
+    __slots__ = ("_before", "_changed", "_done", "_error", "_pieces", "_wakers")
 
     def __init__(self) -> None:
+        self._before: Callable[[], str] | None = None  # a first piece that nobody has read yet
         self._pieces: list[Written] = []
         self._done = False
         self._error: BaseException | None = None
@@ -29,17 +30,31 @@ class Stream:
     @property
     def text(self) -> str:
         """What has been written so far."""
-        return "".join(text for _, text in self._pieces)
+        return "".join(text for _, text in self.pieces)
 
     @property
     def pieces(self) -> list[Written]:
         """What has been written so far, and by whom."""
+        self._put_together()
         return list(self._pieces)
 
     @property
     def is_closed(self) -> bool:
         """Whether no more will be written."""
         return self._done
+
+    def begin(self, before: Callable[[], str]) -> None:
+        """Text that comes first, told by whoever is asked for it: not before somebody reads."""
+        with self._changed:
+            self._before = before
+            self._wake()
+
+    def _put_together(self) -> None:
+        with self._changed:
+            if self._before is not None:
+                text, self._before = self._before(), None
+                if text:
+                    self._pieces.insert(0, (None, text))
 
     def push(self, piece: str, origin: Node | None = None) -> None:
         if piece:
@@ -75,7 +90,10 @@ class Stream:
         place = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._done or len(self._pieces) > place)  # noqa: B023  # called at once
+                self._changed.wait_for(
+                    lambda: self._done or self._before or len(self._pieces) > place  # noqa: B023  # called at once
+                )
+                self._put_together()
                 new, ended = self._pieces[place:], self._done
             place += len(new)
             yield from new
@@ -96,6 +114,7 @@ class Stream:
         try:
             while True:
                 ready.clear()
+                self._put_together()
                 new, ended = self._pieces[place:], self._done
                 place += len(new)
                 for _, piece in new:

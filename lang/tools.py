@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError, create_model
 
 from radixgen.errors import InvalidRequest
 from radixgen.lang.ir import Call, Gen, Node, ToolCall
-from radixgen.lang.options import checked_name, checked_text, gen_options
+from radixgen.lang.options import checked_name, checked_text, gen_options, thoughts_from
 from radixgen.lang.schema import json_value, reader_of
-from radixgen.types import CacheHint, GrammarSpec, shown
+from radixgen.types import CacheHint, GrammarSpec, Thinking, shown
 
 Functions = Callable[..., Any] | Iterable[Callable[..., Any]]
 
@@ -149,6 +149,7 @@ def call(
     before: str = "\n",
     after: str = "\n",
     tool_seconds: float | None = None,
+    thinking: int | str | Thinking | None = None,
     **options: Any,
 ) -> Node:
     """Let the model call the function, or one of several, here; its result is added as JSON text.
@@ -156,6 +157,7 @@ def call(
     `before` and `after` are literals around the result. The variable `name` becomes a `ToolCall`.
     What a function raises is told to the model as `{"error": …}`, so that it may try again.
     `tool_seconds`: what running one takes, for the cache; learned from earlier calls if not given.
+    `thinking`: before the call is made, as for `gen`.
     Raises InvalidRequest.
     """
     checked_name(name)
@@ -181,7 +183,8 @@ def call(
             return tool_seconds
         return max(tool.seconds for tool in tools.values())
 
-    return Call(name, Gen(None, said, grammar), run, before, after, seconds)
+    gen = Gen(None, said, grammar, thoughts=thoughts_from(thinking))
+    return Call(name, gen, run, before, after, seconds)
 
 
 async def _carry_out(tool: Tool, arguments: dict[str, Any]) -> ToolCall:

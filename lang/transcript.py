@@ -4,6 +4,7 @@ literal     the program's, or the chat template's
 cached      of those, what the model had in its cache already
 generated   the model's own choice
 forced      the model had no choice: the constraint allowed nothing else
+thought     what the model thought before it answered, where the conversation keeps that
 """
 
 import html
@@ -12,23 +13,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from radixgen.lang.constraints import ForcedText
 from radixgen.lang.executor import Executor
-from radixgen.lang.ir import Gen, Node
+from radixgen.lang.ir import Gen, Node, Thoughts
 from radixgen.lang.steps import Asked
 from radixgen.lang.stream import Written
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Kind = Literal["literal", "cached", "generated", "forced"]
+Kind = Literal["literal", "cached", "generated", "forced", "thought"]
 Segment = tuple[Kind, str]
 StateT = TypeVar("StateT")  # a ProgramState
 
 TERMINAL = {"literal": "", "cached": "dim", "generated": "green", "forced": "bold blue"}
+TERMINAL |= {"thought": "italic yellow"}
 CSS = {
     "literal": "",
     "cached": "color:#8a8a8a",
     "generated": "background:#d7f5dd;color:#0b3d17",
     "forced": "background:#dbe7ff;color:#0b2a6b",
+    "thought": "background:#fff3d1;color:#5c4300;font-style:italic",
 }
 _BOX = "white-space:pre-wrap;font-family:monospace;line-height:1.5"
 
@@ -40,6 +43,8 @@ def marked(pieces: Iterable[Written]) -> Iterator[Segment]:
     for origin, text in pieces:
         if origin is None:
             yield "literal", text
+        elif isinstance(origin, Thoughts):
+            yield "thought", text
         else:
             if origin is not writer:
                 follow = ForcedText(origin.grammar if isinstance(origin, Gen) else None)

@@ -47,6 +47,7 @@ from radixgen.options import (
     token_ids,
 )
 from radixgen.streams import RequestStream, Row
+from radixgen.thoughts import thought_decoder
 from radixgen.tokenizer import IncrementalDecoder, Tokenizer
 from radixgen.types import GenerateResult, Piece, SamplingParams, ScoreResult, check_text, shown
 
@@ -331,7 +332,10 @@ class EngineClient:
                 num_skipped=len(message.healed),
             )
 
-        stream = RequestStream(message.rid, number, sampling.n, make_decoder)
+        def make_thinker() -> IncrementalDecoder | None:
+            return thought_decoder(tokenizer, message.thinking) if message.thinking else None
+
+        stream = RequestStream(message.rid, number, sampling.n, make_decoder, make_thinker)
         self.connection.send(message, _Sink(stream, put), ids)
 
     async def _prepare(

@@ -220,6 +220,7 @@ class Connection:
                     step.logprobs[number] if step.logprobs else (),
                     step.grammar_masses[number] if step.grammar_masses else (),
                     step.cached_tokens[number] if step.cached_tokens else None,
+                    step.num_thoughts[number] if step.num_thoughts else 0,
                 )
                 try:
                     receiver.row(row)

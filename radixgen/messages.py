@@ -154,6 +154,7 @@ class StepOutput:
 
     `counts[i]` tokens of the ids frame belong to row i, in order. `finish_reasons[i]` is set on the
     last row of a choice, `cached_tokens[i]` on its first: tokens of the prompt found in the tree.
+    The first `num_thoughts[i]` tokens of a row are thoughts.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -165,6 +166,7 @@ class StepOutput:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()  # empty: nobody asked
     grammar_masses: tuple[tuple[float, ...], ...] = ()  # likewise
     cached_tokens: tuple[int | None, ...] = ()  # empty: no choice begins here
+    num_thoughts: tuple[int, ...] = ()  # empty: none are
     kind: Literal["step"] = "step"
 
 

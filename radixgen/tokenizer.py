@@ -374,6 +374,10 @@ class IncrementalDecoder:
         """The stop string that ended the text, None while none has."""
         return self._matcher.stopped
 
+    def pass_over(self, num_tokens: int) -> None:
+        """Tokens that are no part of the text, but count among `min_tokens`."""
+        self._unarmed -= num_tokens
+
     def push(self, ids: Iterable[int]) -> str:
         """The text that is certain after `ids`, without what earlier calls returned."""
         released = []

@@ -99,7 +99,8 @@ class Thinking:
 
     The output begins with `begin` (if the prompt does not end with it already) and any text up to
     `end`; within `budget` tokens, `begin` and `end` among them, the text is brought to its end.
-    Then comes the answer, under the request's constraint if it has one.
+    Then comes the answer, under the request's constraint if it has one. What stops an output (stop
+    strings, stop tokens) is looked for in the answer only.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -369,6 +370,8 @@ class Choice:
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     logprobs: tuple[TokenLogprob, ...] = ()
     grammar_masses: tuple[float, ...] = ()  # with `grammar_mass`: a token's, in [0, 1]
+    thoughts: str = ""  # with `thinking`: the text before `text`, without its tags
+    num_thought_tokens: int = 0  # the first of `token_ids`, tags included
 
     @property
     def grammar_mass(self) -> float:
@@ -390,6 +393,10 @@ class GenerateResult:
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    @property
+    def thoughts(self) -> str:
+        return self.choices[0].thoughts
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -420,6 +427,8 @@ class Piece:
     grammar_masses: tuple[float, ...] = ()
     cached_tokens: int | None = None
     result: GenerateResult | None = None
+    thoughts: str = ""  # with `thinking`: of the text before `text`, without its tags
+    num_thought_tokens: int = 0  # the first of `token_ids`
 
 
 @dataclass(frozen=True, slots=True)

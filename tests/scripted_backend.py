@@ -73,7 +73,17 @@ class ScriptedBackend:
         self.calls.append(("generate", text))
         self.hints.append(hint)
         said = self.answer(text)
+        thought, ids = "", b""
+        if gen.thoughts is not None:  # a scripted model writes its thoughts between the tags
+            assert gen.thoughts.tags is not None
+            begin, end = gen.thoughts.tags.begin, gen.thoughts.tags.end
+            assert said.startswith(begin)
+            thought, _, said = said.removeprefix(begin).partition(end)
+            ids = gen.thoughts.around(thought).encode()
         try:
+            for piece in thought:
+                await asyncio.sleep(self.delay)
+                push.thought(piece)
             for piece in said:
                 await asyncio.sleep(self.delay)
                 push(piece)
@@ -81,7 +91,12 @@ class ScriptedBackend:
             self.num_cancelled += 1
             raise
         meta = {"completion_tokens": len(said), "options": gen.options}
-        return [Generation(said, list(said.encode()), meta) for _ in range(gen.options.n or 1)]
+        if gen.thoughts is not None:
+            meta |= {"reasoning_content": thought.strip(), "reasoning_tokens": len(ids)}
+        spelled = list(ids + said.encode())
+        return [
+            Generation(said, spelled, dict(meta), "", thought) for _ in range(gen.options.n or 1)
+        ]
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         text = conversation.text

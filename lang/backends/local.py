@@ -12,10 +12,11 @@ from radixgen.lang.backends.protocol import Generation, Push, Scored, is_worth_w
 from radixgen.lang.backends.spelling import spelled_ids
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
-from radixgen.lang.constraints import check_constraint
+from radixgen.lang.constraints import check_constraint, check_thoughts
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
 from radixgen.options import check_adapter, check_in_vocabulary, check_request_options
+from radixgen.thoughts import THINK, template_tags
 from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
 
 
@@ -26,7 +27,10 @@ class LocalBackend:
         self.client = client
         self.loop = loop
         tokenizer = client.tokenizer
-        self.chat = ChatFormat(self._render) if tokenizer.has_chat_template else None
+        self.chat = None
+        if tokenizer.has_chat_template:
+            tags = template_tags(tokenizer.chat_template) or THINK
+            self.chat = ChatFormat(self._render, tags)
 
     def _render(self, messages: list[dict[str, str]], generation: bool) -> str:
         return self.client.tokenizer.render_chat(messages, add_generation_prompt=generation)
@@ -43,6 +47,7 @@ class LocalBackend:
         if isinstance(node, Gen):
             check_in_vocabulary(_sampling(node), self.client.ready.vocab_size)
             self._check_request(node.options)
+            check_thoughts(node)
             if node.grammar is not None:
                 check_constraint(node.grammar)
         elif isinstance(node, Select):
@@ -64,13 +69,17 @@ class LocalBackend:
             stream=True,
             grammar=gen.grammar,
             hint=hint,
+            thinking=gen.thoughts.thinking() if gen.thoughts else None,
             **_request_options(gen.options),
         )
         async for piece in stream:
             if piece.index == 0:
                 if piece.cached_tokens is not None:
                     push.found(len(prompt), piece.cached_tokens)
-                push(piece.text)
+                if piece.thoughts:
+                    push.thought(piece.thoughts)
+                if piece.text:
+                    push(piece.text)
             result = piece.result or result
         assert result is not None
         heals = sampling.token_healing
@@ -87,9 +96,10 @@ class LocalBackend:
         ids: Sequence[int] = ()
         tail = choice.text  # with healing, the first token spells more than the text
         if not heals:
-            ids, tail = spelled_ids(
-                self.client.tokenizer, choice.text, choice.token_ids, choice.stop_reason
-            )
+            thoughts = choice.token_ids[: choice.num_thought_tokens]
+            answer = choice.token_ids[choice.num_thought_tokens :]
+            ids, tail = spelled_ids(self.client.tokenizer, choice.text, answer, choice.stop_reason)
+            ids = [*thoughts, *ids]
         meta: dict[str, Any] = {
             "finish_reason": choice.finish_reason.value,
             "stop_reason": choice.stop_reason,
@@ -99,11 +109,16 @@ class LocalBackend:
             "first_token_seconds": result.usage.first_token_seconds,
             "total_seconds": result.usage.total_seconds,
         }
+        if choice.num_thought_tokens:
+            meta |= {
+                "reasoning_content": choice.thoughts.strip(),
+                "reasoning_tokens": choice.num_thought_tokens,
+            }
         if choice.grammar_masses:
             meta["grammar_mass"] = choice.grammar_mass
         if choice.logprobs:
             meta |= _logprobs(choice)
-        return Generation(choice.text, ids, meta, tail)
+        return Generation(choice.text, ids, meta, tail, choice.thoughts)
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         prefix, rest = conversation.branches(select.choices)

@@ -27,7 +27,11 @@ class Push(Protocol):
     """Where a backend puts the first choice's text, as it comes."""
 
     def __call__(self, piece: str, /) -> None:
-        """The next piece."""
+        """The next piece of the answer."""
+        ...
+
+    def thought(self, piece: str, /) -> None:
+        """The next piece of the thoughts, without their tags: all of them before the answer."""
         ...
 
     def found(self, prompt_tokens: int, cached_tokens: int) -> None:
@@ -40,12 +44,14 @@ class Generation:
     """One choice: its text, its token ids (empty where the backend has none) and how it went.
 
     `tail`: the end of `text` that `token_ids` do not spell, because it was cut inside a token.
+    `thoughts`: without their tags, which `token_ids` do spell.
     """
 
     text: str
     token_ids: Sequence[int] = ()
     meta: dict[str, Any] = field(default_factory=dict)
     tail: str = ""
+    thoughts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,11 @@ def stop_factory(tokenizer: Tokenizer) -> StopFactory:
         special_text = not sampling.skip_special_tokens
         num_seen, left = 0, num_skipped
 
-        def watch(token_id: int) -> str | None:
+        def watch(token_id: int, is_thought: bool = False) -> str | None:
             nonlocal num_seen, left
             num_seen += 1
+            if is_thought:
+                return None
             piece = tokenizer.token_bytes(token_id, special_text)
             matcher.push(piece[left:], armed=num_seen >= sampling.min_tokens)
             left = max(left - len(piece), 0)

@@ -56,6 +56,7 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
     logprobs = tuple(row.logprobs for _, row in rows)
     masses = tuple(row.grammar_masses for _, row in rows)
     cached = tuple(row.cached_tokens for _, row in rows)
+    thoughts = tuple(row.num_thoughts for _, row in rows)
     step = StepOutput(
         rids=tuple(rid for rid, _ in rows),
         indices=tuple(row.index for _, row in rows),
@@ -65,5 +66,6 @@ def _columns(rows: list[tuple[str, SequenceOutput]]) -> "tuple[StepOutput, array
         logprobs=logprobs if any(logprobs) else (),
         grammar_masses=masses if any(masses) else (),
         cached_tokens=cached if any(count is not None for count in cached) else (),
+        num_thoughts=thoughts if any(thoughts) else (),
     )
     return step, ids

@@ -35,6 +35,7 @@ def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOut
         token_ids, logprobs = tuple(sequence.outputs), tuple(held.logprobs)
         masses = tuple(held.masses)
     request = sequence.request
+    num_before = len(sequence.outputs) - len(token_ids)
     return SequenceOutput(
         request.rid,
         sequence.index,
@@ -43,7 +44,8 @@ def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOut
         taken.finish_reason,
         taken.stop_reason,
         masses if request.sampling.grammar_mass else (),
-        request.cached_tokens if len(sequence.outputs) == len(token_ids) else None,
+        request.cached_tokens if num_before == 0 else None,
+        min(max(sequence.num_thoughts - num_before, 0), len(token_ids)),
     )
 
 
@@ -87,10 +89,12 @@ class StopRules:
         self, sequence: SequenceState, token_id: int
     ) -> tuple[FinishReason, str | int | None] | None:
         sampling = sequence.request.sampling
+        is_thought = sequence.is_thinking and sequence.request.thinking is not None
+        sequence.num_thoughts += is_thought
         terminated = self._accept(sequence, token_id)
-        stop_string = sequence.stop_watch(token_id) if sequence.stop_watch else None
+        stop_string = sequence.stop_watch(token_id, is_thought) if sequence.stop_watch else None
         num_outputs = len(sequence.outputs)
-        if num_outputs >= sampling.min_tokens:
+        if num_outputs >= sampling.min_tokens and not is_thought:
             if token_id in self.end_token_ids and not sampling.ignore_eos:
                 return FinishReason.STOP, token_id
             if token_id in sampling.stop_token_ids:

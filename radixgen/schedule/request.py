@@ -53,7 +53,7 @@ class Drafter(Protocol):
 
 
 MatcherFactory = Callable[[], GrammarMatcher]
-StopWatch = Callable[[int], str | None]
+StopWatch = Callable[[int, bool], str | None]
 """Takes each output token in turn; returns the stop string that is now complete, if one is."""
 StopFactory = Callable[[SamplingParams, int], StopWatch]
 """For a request with stop strings, and bytes at the beginning of its output that are no part of the
@@ -86,6 +86,7 @@ class SequenceOutput:
     stop_reason: str | int | None = None
     grammar_masses: tuple[float, ...] = ()
     cached_tokens: int | None = None
+    num_thoughts: int = 0  # of the tokens, the first ones, that are thoughts
 
 
 Event = SequenceOutput | RequestFinished | RequestFailed | ScoreOutput
@@ -219,6 +220,7 @@ class SequenceState:
     matcher: GrammarMatcher | None = None
     is_thinking: bool = False  # `matcher` is that of the text before the constrained one
     answer: GrammarMatcher | None = None  # meanwhile the matcher of the constrained one
+    num_thoughts: int = 0  # output tokens that are thoughts
     law: Law | None = None  # with one, tokens are told when the choice is over, not before
     stop_watch: StopWatch | None = None
     status: Status = Status.WAITING

@@ -124,7 +124,8 @@ def make_engine(drafts: bool = True) -> Engine:
 def watcher(sampling: SamplingParams, num_skipped: int) -> Any:
     text = bytearray()
 
-    def watch(token_id: int) -> str | None:
+    def watch(token_id: int, is_thought: bool) -> str | None:
+        assert not is_thought
         text.extend(TOKENS[token_id] or b"")
         stops = [s for s in sampling.stop if s.encode() in text[num_skipped:]]
         return stops[0] if stops else None

@@ -56,7 +56,7 @@ def test_stop_strings_through_a_watch() -> None:
     def factory(sampling: SamplingParams, num_skipped: int) -> Any:
         assert num_skipped == 0
         watched.append(sampling.stop)
-        return lambda token_id: sampling.stop[0] if token_id == drawn[4] else None
+        return lambda token_id, _: sampling.stop[0] if token_id == drawn[4] else None
 
     scheduler, model = make(stop_factory=factory)
     scheduler.add(ask("a", prompt, 10, stop=("END",)))

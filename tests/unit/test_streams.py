@@ -15,6 +15,10 @@ class LateDecoder:
 
     def __init__(self) -> None:
         self.held = ""
+        self.num_passed = 0
+
+    def pass_over(self, num_tokens: int) -> None:
+        self.num_passed += num_tokens
 
     def push(self, ids: Sequence[int]) -> str:
         text = self.held + "".join(map(chr, ids))
@@ -66,3 +70,23 @@ def test_a_choice_that_never_began_was_aborted() -> None:
         RequestStream("r", 0, 1, LateDecoder).finish(RequestFinished("r", Usage(1, 0, 0)))
     )
     assert (result.text, result.finish_reason) == ("", FinishReason.ABORT)
+
+
+def test_thoughts_have_a_decoder_of_their_own() -> None:
+    request = RequestStream("r", 0, 1, LateDecoder, LateDecoder)
+    first = request.push(Row(0, [97, 98, 99], None, None, num_thoughts=3))
+    second = request.push(Row(0, [100, 101, 102], None, None, num_thoughts=1))
+    last = request.push(Row(0, [103], FinishReason.LENGTH, None))
+    assert [(p.thoughts, p.text) for p in (first, second, last)] == [
+        ("ab", ""),
+        ("cd", "e"),
+        ("", "fg"),
+    ]
+    (choice,) = result_of(request.finish(RequestFinished("r", Usage(1, 0, 7)))).choices
+    assert (choice.thoughts, choice.text, choice.num_thought_tokens) == ("abcd", "efg", 4)
+
+
+def test_thoughts_that_are_cut_are_told_to_their_end() -> None:
+    request = RequestStream("r", 0, 1, LateDecoder, LateDecoder)
+    piece = request.push(Row(0, [97, 98], FinishReason.ABORT, None, num_thoughts=2))
+    assert (piece.thoughts, piece.text) == ("ab", "")

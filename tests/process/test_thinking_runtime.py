@@ -1,0 +1,99 @@
+"""Thoughts through a whole runtime: apart from the answer, in results and in streams."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import write_tiny_model
+
+from radixgen import Runtime
+from radixgen.types import FinishReason, GrammarSpec, Thinking
+
+DIGITS = GrammarSpec("regex", "[0-9]{3}")
+TAGS = Thinking(24, "<t>", "</t>")
+SPECIAL = Thinking(8, end="<|im_start|>")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    model = write_tiny_model(tmp_path_factory.mktemp("model"))
+    with Runtime(model, num_pages=200, threads=1, check=True) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("thinking", [TAGS, SPECIAL])
+def test_the_text_is_the_answer_and_the_thoughts_are_apart(
+    runtime: Runtime, thinking: Thinking
+) -> None:
+    result = runtime.generate("Q: ", thinking=thinking, grammar=DIGITS, seed=3, max_tokens=60, n=4)
+    for choice in result.choices:
+        assert choice.text.isdigit()
+        assert len(choice.text) == 3
+        assert len(choice.token_ids) == choice.num_thought_tokens + 3
+        assert 0 < choice.num_thought_tokens <= thinking.budget
+        assert thinking.end not in choice.thoughts
+        assert not choice.thoughts.startswith("<t>")
+        assert choice.finish_reason is FinishReason.STOP
+        ids = [i for i in choice.token_ids[: choice.num_thought_tokens] if i < 256]
+        tagged = bytes(ids).decode("utf-8", "replace")
+        end = "" if thinking is SPECIAL else thinking.end
+        assert tagged == thinking.begin + choice.thoughts + end
+
+
+def test_a_stream_gives_thoughts_before_the_answer(runtime: Runtime) -> None:
+    asked: dict[str, Any] = {"thinking": TAGS, "grammar": DIGITS, "seed": 3, "max_tokens": 60}
+    whole = runtime.generate("Q: ", **asked)
+    pieces = list(runtime.generate("Q: ", stream=True, **asked))
+    assert "".join(piece.thoughts for piece in pieces) == whole.thoughts
+    assert "".join(piece.text for piece in pieces) == whole.text
+    answered = [bool(piece.text) for piece in pieces]
+    assert not any(piece.thoughts for piece in pieces[answered.index(True) + 1 :])
+
+
+def test_what_stops_an_answer_does_not_stop_thoughts(runtime: Runtime) -> None:
+    asked: dict[str, Any] = {"thinking": TAGS, "seed": 5, "max_tokens": 50, "ignore_eos": True}
+    plain = runtime.generate("Q: ", **asked)
+    in_both = next(c for c in plain.text if c.isascii() and c in plain.thoughts)
+    stopped = runtime.generate("Q: ", stop=in_both, **asked)
+    assert stopped.thoughts == plain.thoughts
+    assert stopped.text == plain.text.partition(in_both)[0]
+    assert stopped.choices[0].stop_reason == in_both
+    by_id = runtime.generate("Q: ", stop_token_ids=[ord(in_both)], **asked)
+    assert (by_id.thoughts, by_id.text) == (stopped.thoughts, stopped.text)
+
+
+def test_least_tokens_count_thoughts(runtime: Runtime) -> None:
+    """As `max_tokens` does: both are of the whole output."""
+    asked: dict[str, Any] = {"thinking": TAGS, "seed": 5, "max_tokens": 50, "ignore_eos": True}
+    plain = runtime.generate("Q: ", **asked)
+    num_thoughts = plain.choices[0].num_thought_tokens
+    first = plain.token_ids[num_thoughts]
+    stopped = runtime.generate("Q: ", stop_token_ids=[first], min_tokens=num_thoughts, **asked)
+    assert len(stopped.token_ids) == num_thoughts + 1
+    later = runtime.generate("Q: ", stop_token_ids=[first], min_tokens=num_thoughts + 1, **asked)
+    assert len(later.token_ids) > num_thoughts + 1
+
+
+def test_thoughts_beyond_max_tokens_leave_room_for_the_answer(runtime: Runtime) -> None:
+    result = runtime.generate(
+        "Q: ", thinking=Thinking(1000, "<t>", "</t>"), grammar=DIGITS, max_tokens=20, seed=1
+    )
+    assert result.text.isdigit()
+    assert len(result.token_ids) <= 20
+
+
+def test_forced_text_after_thoughts_changes_no_token(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path)
+    fixed = GrammarSpec("regex", '\\{"answer": "[a-c]{2}", "done": true\\}')
+    results = []
+    for mode in ("off", "exact"):
+        with Runtime(model, num_pages=100, threads=1, jump_forward=mode, check=True) as runtime:
+            results.append(
+                runtime.generate(
+                    "Q: ", thinking=TAGS, grammar=fixed, max_tokens=90, temperature=0, logprobs=2
+                )
+            )
+    assert results[0].token_ids == results[1].token_ids
+    assert results[0].thoughts == results[1].thoughts
+    assert len(results[1].choices[0].logprobs) == len(results[1].token_ids)
