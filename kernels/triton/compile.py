@@ -41,7 +41,7 @@ class Variant:
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 2
-    options: Mapping[str, Any] = field(default_factory=dict)
+    amd: Mapping[str, Any] = field(default_factory=dict)  # options of its launch there
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class Variant:
         odd: str = "",
         num_warps: int = 4,
         num_stages: int = 2,
-        options: Mapping[str, Any] | None = None,
+        amd: Mapping[str, Any] | None = None,
         **constants: Any,
     ) -> "Variant":
         """`types`: by type, the names of its arguments with spaces between. `odd`: the numbers
@@ -65,7 +65,7 @@ class Variant:
             if argument not in odd.split() and kind not in ("fp32", "fp64")
         ]
         stated = (tuple(aligned), num_warps, num_stages)
-        return cls(name, kernel, each, constants, *stated, options=options or {})
+        return cls(name, kernel, each, constants, *stated, amd=amd or {})
 
     def source(self) -> ASTSource:
         names: list[str] = self.kernel.arg_names
@@ -80,7 +80,8 @@ class Binary:
     """What a compiled variant takes. Registers are those of a thread; shared memory in bytes.
 
     `occupancy`: the share of a multiprocessor's threads that registers and shared memory allow.
-    `products`: tensor-core instructions. `wide_loads`: loads of 512 bytes a warp, or more.
+    `products`: tensor-core instructions. `wide_loads`: loads of at least 512 bytes a warp, and
+    asynchronous copies of 256.
     """
 
     registers: int
@@ -89,17 +90,18 @@ class Binary:
     occupancy: float
     products: int
     wide_loads: int
+    instruction: str  # of its products
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | str]:
         return asdict(self)
 
 
 def inspect(variant: Variant, target: str) -> Binary:
     """Compile for one of TARGETS. Raises what Triton raises when that cannot be done."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    compiled = triton.compile(
-        variant.source(), target=TARGETS[target], options=options | dict(variant.options)
-    )
+    if target == "gfx942":
+        options |= variant.amd
+    compiled = triton.compile(variant.source(), target=TARGETS[target], options=options)
     shared = int(compiled.metadata.shared)
     text = compiled.asm["amdgcn" if target == "gfx942" else "ptx"]
     registers, spills = _amd(text) if target == "gfx942" else _nvidia(compiled.asm["cubin"])
@@ -109,13 +111,24 @@ def inspect(variant: Variant, target: str) -> Binary:
         spills=spills,
         shared=shared,
         occupancy=_occupancy(target, threads, registers, shared),
-        products=len(re.findall(r"mma\.sync|wgmma\.mma|v_mfma|v_smfmac", text)),
+        products=len(re.findall(_PRODUCT, text)),
         wide_loads=len(re.findall(_WIDE_LOAD, text)),
+        instruction=" ".join(sorted({_kind(name) for name in re.findall(_PRODUCT, text)})),
     )
 
 
+_PRODUCT = r"(?:mma\.sync|wgmma\.mma_async|v_mfma|v_smfmac)[\w.]*"
+
+
+def _kind(product: str) -> str:
+    """A product's instruction without how many columns of results it makes at a time: on Hopper
+    that is the tile's, and each is added up by itself."""
+    return re.sub(r"(wgmma.*\.m64)n\d+", r"\1", product)
+
+
 _WIDE_LOAD = (
-    r"ld\.global[^;\n]*\.v4\.b32|cp\.async\.c[ag][^;\n]*, 0x10|(?:global|buffer)_load_dwordx[24]"
+    r"ld\.global[^;\n]*\.v4\.b32|cp\.async\.c[ag][^;\n]*, 0x(?:8|10)\b"
+    r"|(?:global|buffer)_load_dwordx[24]"
 )
 
 

@@ -28,6 +28,19 @@ def rounded(x, kind: tl.constexpr):
     return to_kind(x, kind).to(tl.float32)
 
 
+@triton.jit
+def product(a, b, total):
+    """total + a @ b in float32. Interpreted, products would be those of bfloat16's bits."""
+    if INTERPRETED:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    if a.dtype == tl.float32:
+        total = tl.dot(a, b, total, input_precision="ieee")
+    else:
+        total = tl.dot(a, b, total)
+    return total
+
+
 def check_floats(**tensors: Tensor) -> None:
     """All are of one dtype that kernels compute with, and where kernels run. Raises KernelError."""
     names = list(tensors)
@@ -63,6 +76,11 @@ def check_device(**tensors: Tensor) -> None:
 def interpreted() -> bool:
     """Whether Triton interprets kernels instead of compiling them."""
     return bool(knobs.runtime.interpret)
+
+
+def on_amd() -> bool:
+    """Whether kernels are compiled for AMD's GPUs."""
+    return torch.version.hip is not None
 
 
 def power_of_two(number: int) -> int:

@@ -3,14 +3,24 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from radixgen.kernels.triton import activation, attention, norm, rope_write, sampling
+from radixgen.kernels.triton import (
+    activation,
+    attention,
+    linear,
+    norm,
+    packed,
+    page_copy,
+    rope_write,
+    sampling,
+    verify,
+)
 from radixgen.kernels.triton.compile import Variant
 from radixgen.kernels.triton.launch import power_of_two
 
 
 def variants() -> Iterator[Variant]:
     """All of them, each with a name of its own; those that have a matrix product say so in it."""
-    return chain(_attention(), _sampling(), _rows(), _rope_write())
+    return chain(_attention(), _sampling(), _rows(), _rope_write(), _linear(), _packed(), _moves())
 
 
 def _attention() -> Iterator[Variant]:
@@ -114,12 +124,12 @@ def _rope_write() -> Iterator[Variant]:
     pages, scales = "k_pages v_pages", "k_scales v_scales"
     floats = {"*bf16": f"qkv q_norm k_norm q {pages} {scales}", "*fp32": "cos sin"}
     mixed = {"*bf16": "qkv q_norm k_norm q", "*i8": pages, "*fp32": f"cos sin {scales}"}
-    for head_dim, norms, packed in ((64, False, True), (128, False, False), (128, True, False)):
+    for head_dim, norms, in_bytes in ((64, False, True), (128, False, False), (128, True, False)):
         yield Variant.of(
-            f"rope_write head_dim={head_dim} norms={norms} pages={'int8' if packed else 'bf16'}",
+            f"rope_write head_dim={head_dim} norms={norms} pages={'int8' if in_bytes else 'bf16'}",
             rope_write.rope_write_kernel,
             {
-                **(mixed if packed else floats),
+                **(mixed if in_bytes else floats),
                 "*i64": "positions slots",
                 "i32": "qkv_stride max_context num_slots num_heads num_kv_heads",
                 "fp32": "eps",
@@ -127,9 +137,93 @@ def _rope_write() -> Iterator[Variant]:
             odd="num_heads num_kv_heads max_context",
             num_warps=rope_write.NUM_WARPS,
             NORMS=norms,
-            PACKED=packed,
+            PACKED=in_bytes,
             PAGE_SIZE=16,
             HALF=head_dim // 2,
             BLOCK_HALF=head_dim // 2,
             BLOCK_HEADS=rope_write.block_heads(head_dim),
         )
+
+
+def _linear() -> Iterator[Variant]:
+    for tile in linear.TILES:
+        yield Variant.of(
+            f"linear product rows={tile.rows}",
+            linear.linear_kernel,
+            {
+                "*bf16": "x weight bias out",
+                "i32": "rows outputs columns x_stride weight_stride",
+            },
+            odd="rows",
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+            amd=linear.AMD_OPTIONS,
+            BIASED=False,
+            BLOCK_OUTPUTS=tile.outputs,
+            BLOCK_ROWS=tile.rows,
+            BLOCK_COLUMNS=tile.columns,
+        )
+
+
+def _packed() -> Iterator[Variant]:
+    for kind in ("q4_1", "q8_0"):
+        form = packed.FORMS[kind]
+        for tile in packed.TILES:
+            yield Variant.of(
+                f"linear_packed product {kind} rows={tile.rows}",
+                packed.linear_packed_kernel,
+                {
+                    "*bf16": "x bias out",
+                    "*u8" if form.bits == 4 else "*i8": "codes",
+                    "*fp16": "scales lows",
+                    "i32": "rows outputs columns x_stride",
+                },
+                odd="rows",
+                num_warps=tile.num_warps,
+                num_stages=tile.num_stages,
+                amd=packed.AMD_OPTIONS,
+                BITS=form.bits,
+                OFFSET=form.offset,
+                HAS_LOW=form.has_low,
+                BIASED=False,
+                BLOCK_OUTPUTS=tile.outputs,
+                BLOCK_ROWS=tile.rows,
+            )
+        yield Variant.of(
+            f"packed rows {kind}",
+            packed.rows_kernel,
+            {
+                "*i64": "token_ids",
+                "*u8" if form.bits == 4 else "*i8": "codes",
+                "*fp16": "scales lows",
+                "*bf16": "out",
+                "i32": "columns",
+            },
+            num_warps=1,
+            BITS=form.bits,
+            OFFSET=form.offset,
+            HAS_LOW=form.has_low,
+            BLOCK=packed.EMBED_BLOCK,
+        )
+
+
+def _moves() -> Iterator[Variant]:
+    yield Variant.of(
+        "verify",
+        verify.verify_kernel,
+        {"*i64": "drawn drafts token_ids", "*i32": "outcomes indptr accepted results"},
+        num_warps=1,
+        BLOCK=verify.BLOCK,
+    )
+    yield Variant.of(
+        "page_copy",
+        page_copy.page_copy_kernel,
+        {
+            "*i64": "addresses sources targets num_tokens",
+            "i32": "num_pages page_words head_words row_words",
+        },
+        odd="num_pages",
+        num_warps=page_copy.NUM_WARPS,
+        ALIGNED=True,
+        BLOCK=page_copy.BLOCK,
+    )
