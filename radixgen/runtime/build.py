@@ -3,7 +3,9 @@
 The one place that knows all of them. It loads torch, so it is imported late.
 """
 
+import gc
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,12 +25,14 @@ from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
-from radixgen.runtime.grammar_pool import GrammarPool
+from radixgen.runtime.grammar_pool import LIGHT, GrammarPool
 from radixgen.runtime.grammar_screen import Screen
 from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
 from radixgen.types import SamplingParams
+
+SWITCH_SECONDS = 0.0005  # after which a compile lets the loop have the interpreter again
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +94,12 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
     )
 
 
+def settle() -> None:
+    """For a process that has built what it serves with: steps are disturbed by little."""
+    gc.freeze()  # what is here stays: no later collection need look through it
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
 def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
     """Types of hidden states and KV pages, and of what meets packed weights where."""
     kept = f"{_name(runner.decoder.dtype)}, KV {_name(runner.cache.layout.dtype)}"
@@ -105,8 +115,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
-    """Compiles constraints in a thread of its own, after a trial in a process of its own."""
-    return GrammarPool(lambda: make_compiler(tokenizer), Screen())
+    """Compiles constraints in threads of its own, after a trial in a process of its own."""
+    return GrammarPool(lambda: make_compiler(tokenizer), Screen(LIGHT), Screen(is_patient=True))
 
 
 def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:

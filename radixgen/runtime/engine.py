@@ -27,6 +27,7 @@ from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.faithful import LawKey, PrefixStore
 from radixgen.runtime.grammar_pool import GrammarPool, make_matcher
 from radixgen.runtime.masks import MaskWriter
+from radixgen.runtime.pace import Pace
 from radixgen.runtime.stats import EngineStats
 from radixgen.runtime.thinking import SpecialTokens, ThinkingTokens, Thoughts, thinking_spec
 from radixgen.schedule.law import LawFactory
@@ -78,6 +79,7 @@ class Engine:
         self._texts: TokenTexts | None = None
         self._masks = MaskWriter()
         self._drafter = scheduler.planner.drafter = drafter
+        self._pace = Pace() if grammars is None else grammars.pace
 
     @property
     def has_work(self) -> bool:
@@ -197,6 +199,13 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one step, if one is due; returns the events due. Raises nothing."""
+        self._pace.hold()
+        try:
+            return self._step()
+        finally:
+            self._pace.release()
+
+    def _step(self) -> list[Event]:
         started = self._clock()
         events: list[Event] = []
         try:
@@ -215,27 +224,35 @@ class Engine:
             events += self.scheduler.update(batch, result)
         except Exception as error:
             return events + self._fail_all(error)
-        self._stats.add_step(self._clock() - started, result)
+        seconds = self._clock() - started
+        self._stats.add_step(seconds, result)
+        self._learn_cost(batch, seconds)
         self._stats.add_usages(events)
         return events
 
-    def _run(self, batch: ScheduledBatch) -> StepResult:
-        """The forward pass; masks are written while it runs."""
-        started = self._clock()
-        result = self._compute(batch)
+    def _learn_cost(self, batch: ScheduledBatch, seconds: float) -> None:
+        """What a step costs by its rows, guessing and checking of guesses included."""
         num_rows = sum(1 + row.num_drafts for row in batch.rows)
         if self._drafter is not None and num_rows == batch.num_tokens:  # no prefill in it
-            self._drafter.costs.add(num_rows, self._clock() - started)
-        return result
+            self._drafter.costs.add(num_rows, seconds)
 
-    def _compute(self, batch: ScheduledBatch) -> StepResult:
+    def _run(self, batch: ScheduledBatch) -> StepResult:
+        """The forward pass; masks are written while it runs."""
         masks = self.scheduler.masks
         if not masks:
-            return self.runner.run(batch)
+            self._pace.release()
+            return self.runner.run(batch, None, self._pace.hold)
         num_rows = sum(1 + len(mask.drafts) for mask in masks)
         bitmask = np.empty((num_rows, -(-self.scheduler.vocab_size // 32)), np.int32)
+        write = self._masks.begin(masks, bitmask)
+
+        def computed() -> None:
+            self._pace.hold()
+            write()
+
+        self._pace.release()
         try:
-            return self.runner.run(batch, bitmask, self._masks.begin(masks, bitmask))
+            return self.runner.run(batch, bitmask, computed)
         finally:
             self._masks.end()
 

@@ -1,28 +1,39 @@
-"""Constraints of requests: compiled in a thread of their own.
+"""Constraints of requests: compiled in threads of their own.
 
-Each is compiled in a process of its own first (`grammar_screen`), and the thread rests after work,
-so that hostile constraints neither stop the steps nor slow them for long. A request that waits for
-its grammar delays nobody: steps go on and take in what is ready. A grammar that cannot be compiled
-fails its own request. Knows matchers, and of a request only its name.
+    submit ─▶ light lane ── known, or compiles within LIGHT ────────────────▶ take
+                  └── TakesLong ─▶ heavy lane: patient trial, paced compile ──▲
+
+Each constraint is tried in a process of its own first (`grammar_screen`). What takes long there
+goes to a lane for such, so that it delays no other constraint; and each lane works but a share of
+the time while there are steps, so that hostile constraints neither stop these nor slow them for
+long. A request that waits for its grammar delays nobody: steps go on and take in what is ready. A
+grammar that cannot be compiled fails its own request. Knows matchers, and of a request its name.
 """
 
+import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import DEFAULT_MAX_BYTES, CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
-from radixgen.runtime.grammar_screen import Screen, fill_first
+from radixgen.runtime.grammar_screen import Screen, TakesLong, fill_first
+from radixgen.runtime.pace import Duty, Pace
 from radixgen.types import GrammarSpec
 
-REST = 3.0  # seconds of rest a second of work: compiling in this process slows the steps
-MAX_REST = 2.0  # seconds
-HEAVY = 0.1  # seconds of a compile and a first mask from which a grammar gets an engine of its own
-MAX_HEAVY = 4  # such engines
+LIGHT = 0.1  # seconds of the processor within which a light constraint is tried
+SHARE = 1 / 8  # of the time that each lane works while there are steps
+CREDIT = 0.25  # seconds that light constraints take of late before there is a rest
+GLANCE = 0.05  # seconds between two looks whether a rest is over
+NICE = 10  # of the thread that compiles heavy ones
+MAX_HEAVY = 4  # engines of heavy grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +45,50 @@ class Outcome:
     error: RadixgenError | None = None
 
 
-class GrammarPool:
-    """Compiles for one vocabulary. `make_compiler` is called once, in the pool's thread.
+class _Lane:
+    """A thread, what tries constraints for it, and how much it may work."""
 
-    `wake` is called from that thread whenever an outcome is ready. `screen` compiles first what is
-    not in the cache.
+    def __init__(self, name: str, screen: Screen | None, credit: float, nice: int = 0) -> None:
+        self.screen = screen
+        self.duty = Duty(SHARE, credit)
+        self.thread = ThreadPoolExecutor(1, f"radixgen {name}", partial(_step_back, nice))
+
+
+def _step_back(nice: int) -> None:
+    """Have this thread give way to others, where threads have a niceness of their own."""
+    if nice and sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+class GrammarPool:
+    """Compiles for one vocabulary. `make_compiler` is called once, in a thread of the pool.
+
+    `wake` is called from such a thread whenever an outcome is ready. What is not in the cache is
+    compiled by `screen` first, and by `patient` if that takes it too long. `pace` tells the pool
+    what the engine is at.
     """
 
     def __init__(
-        self, make_compiler: Callable[[], GrammarCompiler], screen: Screen | None = None
+        self,
+        make_compiler: Callable[[], GrammarCompiler],
+        screen: Screen | None = None,
+        patient: Screen | None = None,
     ) -> None:
-        self._screen = screen
         self.wake: Callable[[], None] = lambda: None
+        self.pace = Pace()
         self._make_compiler = make_compiler
         self._compiler: GrammarCompiler | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="radixgen grammars")
+        self._light = _Lane("grammars", screen, CREDIT)
+        self._slow = _Lane("heavy grammars", patient, 0.0, NICE)
         self._ready: deque[Outcome] = deque()
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
+        self._num_open = 0  # pieces of work that no lane is done with
         self._heavy: deque[GrammarCompiler] = deque(maxlen=MAX_HEAVY)
-        self._rest = 0.0
         self.num_refused = 0
         self.num_cached = 0  # constraints that had been compiled before
         self.num_compiled = 0  # constraints that had not
-        self.compile_seconds = 0.0  # of these, the process that tries them included
+        self.compile_seconds = 0.0  # of these, the processes that try them included
 
     @property
     def has_ready(self) -> bool:
@@ -66,6 +97,11 @@ class GrammarPool:
     @property
     def num_waiting(self) -> int:
         return len(self._wanted)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no thread of the pool works, be it on what nobody waits for any more."""
+        return self._num_open == 0
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and how many requests wait for their grammar now."""
@@ -81,7 +117,8 @@ class GrammarPool:
         """Compile a request's constraints; the outcome comes by `take`."""
         with self._lock:
             self._wanted.add(rid)
-        self._thread.submit(self._work, rid, specs)
+            self._num_open += 1
+        self._light.thread.submit(self._work, rid, specs, self._light)
 
     def forget(self, rid: str) -> None:
         """Nobody waits any more; a compile that has not begun is left out."""
@@ -98,13 +135,20 @@ class GrammarPool:
             outcomes.append(outcome)
         return outcomes
 
-    def _work(self, rid: str, specs: Sequence[GrammarSpec | None]) -> None:
-        if rid not in self._wanted:
-            return
+    def _work(self, rid: str, specs: Sequence[GrammarSpec | None], lane: _Lane) -> None:
+        if rid not in self._wanted or self._finish(rid, specs, lane):
+            with self._lock:
+                self._num_open -= 1
+        else:
+            self._slow.thread.submit(self._work, rid, specs, self._slow)
+
+    def _finish(self, rid: str, specs: Sequence[GrammarSpec | None], lane: _Lane) -> bool:
+        """False when it is for the other lane to do."""
         try:
-            self._rest = 0.0
-            grammars = tuple(None if spec is None else self._compile(spec) for spec in specs)
+            grammars = tuple(None if spec is None else self._get(spec, lane) for spec in specs)
             outcome = Outcome(rid, grammars)
+        except TakesLong:
+            return False
         except RadixgenError as error:
             outcome = Outcome(rid, (), error)
             self.num_refused += 1
@@ -113,41 +157,75 @@ class GrammarPool:
             self.num_refused += 1
         self._ready.append(outcome)
         self.wake()
-        time.sleep(min(self._rest, MAX_REST))
+        return True
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+    def _get(self, spec: GrammarSpec, lane: _Lane) -> CompiledGrammar:
+        """A compiled grammar. Raises TakesLong in the light lane."""
         if self._compiler is None:
-            if self._screen is not None:
-                self._screen.start()  # meanwhile
+            if lane.screen is not None:
+                lane.screen.start()  # meanwhile
             self._compiler = self._make_compiler()
-        for compiler in (self._compiler, *self._heavy):
+        for compiler in (self._compiler, *self._heavy.copy()):
             if compiler.has(spec):
                 self.num_cached += 1
                 return compiler.compile(spec)
-        begun = time.monotonic()
+        self._rest(lane)
+        started = time.monotonic()
         try:
-            seconds = 0.0 if self._screen is None else self._screen.check(spec)
-            return self._compile_new(spec, self._compiler, is_heavy=seconds > HEAVY)
-        finally:
+            grammar = self._compile_new(spec, self._compiler, lane)
+        except TakesLong:
+            lane.duty.add(LIGHT)
+            raise
+        except BaseException:
+            self._count(started)
+            raise
+        self._count(started)
+        return grammar
+
+    def _count(self, started: float) -> None:
+        with self._lock:
             self.num_compiled += 1
-            self.compile_seconds += time.monotonic() - begun
+            self.compile_seconds += time.monotonic() - started
+
+    def _rest(self, lane: _Lane) -> None:
+        """Wait until the lane has worked no more than its share, or nobody is disturbed."""
+        while (seconds := lane.duty.rest()) > 0 and not self.pace.is_quiet:
+            time.sleep(min(seconds, GLANCE))
 
     def _compile_new(
-        self, spec: GrammarSpec, compiler: GrammarCompiler, *, is_heavy: bool
+        self, spec: GrammarSpec, compiler: GrammarCompiler, lane: _Lane
     ) -> CompiledGrammar:
         """With what its first step needs, so that no step waits for that. While an engine works,
         whoever needs it waits: what is heavy gets its own."""
-        started = time.monotonic()
+        is_heavy = lane is self._slow
+        if lane.screen is not None:
+            self._try(spec, lane.screen, is_heavy)
+        beside: AbstractContextManager[None] = nullcontext()
+        if is_heavy:
+            compiler = GrammarCompiler(compiler.vocabulary, DEFAULT_MAX_BYTES // MAX_HEAVY)
+            beside = self.pace.beside()
+        started = time.thread_time()
         try:
-            if is_heavy:
-                compiler = GrammarCompiler(compiler.vocabulary, DEFAULT_MAX_BYTES // MAX_HEAVY)
-            grammar = compiler.compile(spec)
-            fill_first(grammar)
+            with beside:
+                grammar = compiler.compile(spec)
+                fill_first(grammar)
         finally:
-            self._rest += REST * (time.monotonic() - started)
+            lane.duty.add(time.thread_time() - started)
         if is_heavy:
             self._heavy.append(compiler)
         return grammar
+
+    def _try(self, spec: GrammarSpec, screen: Screen, is_heavy: bool) -> None:
+        """Raises InvalidGrammar, or TakesLong for what another lane is to try."""
+        try:
+            screen.check(spec)
+        except TakesLong:
+            if not is_heavy:
+                raise
+            raise InvalidGrammar(
+                f"the constraint takes over {screen.max_seconds:g} s to compile; simplify its "
+                "patterns or bounds"
+            ) from None
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:

@@ -1,11 +1,15 @@
-"""Compiles a constraint in a process of its own first, where it can be killed.
+"""Compiles a constraint in a process of its own first, where it can be stopped.
 
     pool's thread ── spec, one line of JSON ──▶ this module as a process: compiles it for bytes
-                  ◀── "ready" once, then its seconds or what is wrong ──
+                  ◀── "ready" once, then "" or what is wrong; null: it takes too long ──
 
 Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
 and within memory. So a constraint that is made to take long costs the other requests nothing. The
 process ends when its stdin does. Knows specs and the compiler; no requests and no model.
+
+Seconds that a constraint may take are the processor's, since those of a clock say as much of the
+machine's other work; by the clock a constraint may take `PATIENCE` times as many. A patient screen
+is for what takes long: its process runs while nothing else wants to.
 """
 
 import contextlib
@@ -34,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
+PATIENCE = 6.0
+LEAST_WAIT = 1.0  # seconds by the clock, however few the constraint may take
 MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
@@ -46,15 +52,26 @@ _BOOT = (
 )
 
 
+class TakesLong(Exception):
+    """A constraint was stopped after a screen's seconds: whether it compiles is not known."""
+
+
 class Screen:
     """A process that compiles first. It is started when it is first needed, or by `start`, and
     again after it had to be killed; it goes with this object. For one thread at a time, but for
     `close`."""
 
-    def __init__(self, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        max_seconds: float = MAX_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        *,
+        is_patient: bool = False,
+    ) -> None:
         self.max_seconds = max_seconds
         self.max_bytes = max_bytes
         self.num_killed = 0
+        self._is_patient = is_patient
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
@@ -73,8 +90,9 @@ class Screen:
     def _start(self) -> None:
         with self._lock:
             if self._process is None and not self._is_closed:
+                limits = str(self.max_bytes), "patient" if self._is_patient else ""
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, str(self.max_bytes)],
+                    [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, *limits],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
@@ -82,35 +100,37 @@ class Screen:
                 self._is_new = True
                 self._process, self._end = process, weakref.finalize(self, _end, process)
 
-    def check(self, spec: GrammarSpec) -> float:
-        """The seconds that a constraint takes to compile and to begin with; 0 if nobody knows.
+    def check(self, spec: GrammarSpec) -> None:
+        """Return if a constraint compiles and begins within the limits, or if nobody knows.
 
-        Raises InvalidGrammar for what does not compile, or not within the limits.
+        Raises InvalidGrammar for what does not compile or takes too much memory, and TakesLong for
+        what takes too long.
         """
         self.start()
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
-            return 0.0
+            return
+        wait = max(self.max_seconds * PATIENCE, LEAST_WAIT)
+        order = {"seconds": self.max_seconds, "spec": asdict(spec)}
         try:
             self._hear_hello(process.stdout)
-            process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
+            process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
-            reply = _read_line(process.stdout, self.max_seconds)
+            reply = _read_line(process.stdout, wait)
         except OSError:
             reply = b""
         if reply is None:
-            self._give_up(
-                f"the constraint takes over {self.max_seconds:g} s to compile; simplify its "
-                "patterns or bounds"
-            )
+            self._kill()
+            raise TakesLong
         if not reply.endswith(b"\n"):
-            self._give_up(
-                f"the constraint takes over {self.max_bytes >> 20} MiB to compile; simplify it"
-            )
+            self._kill()
+            limit = f"{self.max_bytes >> 20} MiB"
+            raise InvalidGrammar(f"the constraint takes over {limit} to compile; simplify it")
         verdict = json.loads(reply)
-        if isinstance(verdict, str):
+        if verdict is None:
+            raise TakesLong
+        if verdict:
             raise InvalidGrammar(verdict)
-        return float(verdict)
 
     def _hear_hello(self, stream: IO[bytes]) -> None:
         """Wait until the process is ready, which is not the constraint's time."""
@@ -118,10 +138,9 @@ class Screen:
             _read_line(stream, START_SECONDS)
             self._is_new = False
 
-    def _give_up(self, message: str) -> NoReturn:
+    def _kill(self) -> None:
         self._stop()
         self.num_killed += 1
-        raise InvalidGrammar(message)
 
     def _stop(self) -> None:
         with self._lock:
@@ -161,23 +180,51 @@ def _read_line(stream: IO[bytes], max_seconds: float) -> bytes | None:
 
 # ---- the process ----
 
+# One of each family, so that what their front ends load is not the first constraint's time.
+_FIRST = (
+    GrammarSpec("regex", "a[b-z]*"),
+    GrammarSpec("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),
+    GrammarSpec("lark", 'start: "a" | /b/ start'),
+)
+
+
+class _OutOfTimeError(BaseException):
+    """The timer rang; no handler of errors on the way is to take it for one."""
+
 
 def main() -> None:
     """Compile each line of stdin, until it ends, and answer with a line each."""
     _limit_memory(int(sys.argv[1]))
-    os.nice(5)
+    _step_back(is_patient=bool(sys.argv[2]))
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
+    signal.signal(signal.SIGPROF, _ring)
     compiler = _compiler()
-    _verdict(compiler, b'{"kind": "regex", "source": "a", "options": []}')  # loads what all need
+    for spec in _FIRST:
+        _verdict(compiler, spec)
     with contextlib.suppress(BrokenPipeError):
         answers.write(b"ready\n")
         answers.flush()
         while line := requests.readline():
             signal.alarm(MAX_ALONE)
-            answers.write(json.dumps(_verdict(compiler, line)).encode() + b"\n")
+            verdict = _timed_verdict(compiler, line)
+            if verdict is None:
+                compiler = _compiler()  # the other was stopped in the middle of its work
+            answers.write(json.dumps(verdict).encode() + b"\n")
             answers.flush()
             signal.alarm(0)
+
+
+def _step_back(*, is_patient: bool) -> None:
+    """Leave the processors to the runtime: all of them, or most of the time."""
+    os.nice(19 if is_patient else 5)
+    if is_patient and hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _ring(*_: object) -> NoReturn:
+    raise _OutOfTimeError
 
 
 def _compiler() -> GrammarCompiler:
@@ -186,13 +233,26 @@ def _compiler() -> GrammarCompiler:
     return GrammarCompiler(Vocabulary.from_tokens(tokens, [256]))
 
 
-def _verdict(compiler: GrammarCompiler, line: bytes) -> str | float:
-    started = time.process_time()
+def _timed_verdict(compiler: GrammarCompiler, line: bytes) -> str | None:
+    """`_verdict` on an order, or None when its seconds were over before."""
     try:
-        fields = json.loads(line)
+        order = json.loads(line)
+        fields = order["spec"]
         options = tuple((name, value) for name, value in fields["options"])
-        error = fill_first(compiler.compile(GrammarSpec(fields["kind"], fields["source"], options)))
-        return time.process_time() - started if error is None else error
+        spec = GrammarSpec(fields["kind"], fields["source"], options)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, order["seconds"])
+            return _verdict(compiler, spec)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except _OutOfTimeError:
+        return None
+
+
+def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> str:
+    """What is wrong with a constraint, or an empty text."""
+    try:
+        return fill_first(compiler.compile(spec)) or ""
     except RadixgenError as error:
         return str(error)
     except MemoryError:

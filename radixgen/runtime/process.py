@@ -6,7 +6,6 @@ stderr   the log
 """
 
 import contextlib
-import gc
 import logging
 import os
 import select
@@ -30,7 +29,6 @@ from radixgen.runtime.loop import Loop, listen
 logger = logging.getLogger(__name__)
 
 PARENT_POLL_SECONDS = 0.5
-SWITCH_SECONDS = 0.0005  # after which a compile lets the loop have the interpreter again
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +82,13 @@ def _serve(orders: Orders, report: BinaryIO) -> int:
 
 
 def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
-    from radixgen.runtime.build import build_engine  # the model's libraries, seconds to load
+    from radixgen.runtime.build import (
+        build_engine,
+        settle,
+    )  # the model's libraries, seconds to load
 
     built = build_engine(orders.config)
-    gc.freeze()  # what is here stays: no later collection need look through it
-    sys.setswitchinterval(SWITCH_SECONDS)
+    settle()
     ready = Ready(
         rid="start",
         model=built.model,

@@ -17,8 +17,9 @@ from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.engine import Engine
-from radixgen.runtime.grammar_pool import GrammarPool
-from radixgen.runtime.grammar_screen import Screen
+from radixgen.runtime.grammar_pool import GrammarPool, Outcome
+from radixgen.runtime.grammar_screen import Screen, TakesLong
+from radixgen.runtime.pace import Pace
 from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import FinishReason, GrammarSpec, SamplingParams
@@ -133,34 +134,37 @@ def test_an_aborted_request_leaves_no_compile_behind() -> None:
 
 
 class Verdict(Screen):
-    """Says of every constraint that it takes so many seconds."""
+    """Says that the constraints in `slow` take long."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, *slow: str) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.slow = slow
 
     def start(self) -> None:
         """No process."""
 
-    def check(self, spec: GrammarSpec) -> float:
-        return self.seconds
+    def check(self, spec: GrammarSpec) -> None:
+        if spec.source in self.slow:
+            raise TakesLong
+
+
+def outcome_of(pool: GrammarPool, pattern: str) -> Outcome:
+    ready = threading.Semaphore(0)
+    pool.wake = ready.release
+    pool.submit("r", GrammarSpec("regex", pattern))
+    assert ready.acquire(timeout=60)
+    (outcome,) = pool.take()
+    return outcome
 
 
 def test_a_heavy_grammar_gets_an_engine_of_its_own() -> None:
     """While an engine works, whoever needs it waits."""
-    vocabulary, screen = Vocabulary.from_tokens(TOKENS, [END]), Verdict(0.0)
-    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen)
-    ready = threading.Semaphore(0)
-    pool.wake = ready.release
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), Verdict("c+", "d+"), Verdict())
+    pool.pace = Pace(lambda: 0.0)  # nobody is disturbed, so no rests
     engines = []
-    for number, (pattern, seconds) in enumerate(
-        [("a+", 0.0), ("b+", 0.0), ("c+", 9.0), ("d+", 9.0), ("c+", 0.0), ("a+", 9.0)]
-    ):
-        screen.seconds = seconds
-        pool.submit(f"r{number}", GrammarSpec("regex", pattern))
-        assert ready.acquire(timeout=60)
-        (outcome,) = pool.take()
-        (grammar,) = outcome.grammars
+    for pattern in ("a+", "b+", "c+", "d+", "c+", "a+"):
+        (grammar,) = outcome_of(pool, pattern).grammars
         assert grammar is not None
         engines.append(grammar.engine)
     shared, same, heavy, other, again, known = engines
@@ -168,3 +172,25 @@ def test_a_heavy_grammar_gets_an_engine_of_its_own() -> None:
     assert heavy is again
     assert len({id(shared), id(heavy), id(other)}) == 3
     assert (pool.num_compiled, pool.num_cached) == (4, 2)
+
+
+def test_what_takes_long_delays_no_other_constraint() -> None:
+    """It is tried in a lane of its own, and refused there when it takes too long for that."""
+
+    class Stuck(Verdict):
+        def check(self, spec: GrammarSpec) -> None:
+            assert let_go.wait(timeout=60)
+            raise TakesLong
+
+    let_go = threading.Event()
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), Verdict("slow"), Stuck())
+    pool.submit("hostile", GrammarSpec("regex", "slow"))
+    assert outcome_of(pool, "a+").rid == "r", "while the other is on trial"
+    assert pool.num_waiting == 1
+    let_go.set()
+    while not pool.has_ready:
+        let_go.wait(0.001)
+    (outcome,) = pool.take()
+    assert outcome.rid == "hostile"
+    assert "over 10 s to compile" in str(outcome.error)

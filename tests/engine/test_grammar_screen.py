@@ -1,6 +1,7 @@
 """Constraints are tried in a process of their own, which bounds their time and memory."""
 
 import json
+import os
 import random
 from array import array
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
+from radixgen.runtime import grammar_screen
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
-from radixgen.runtime.grammar_screen import Screen
+from radixgen.runtime.grammar_screen import Screen, TakesLong
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import GrammarSpec, SamplingParams
 
@@ -55,14 +57,37 @@ def test_what_compiles_passes_and_what_does_not_is_told_why(screen: Screen) -> N
     assert pid_of(screen) == pid, "one process for all"
 
 
-def test_what_takes_too_long_is_killed_and_the_next_one_is_not(screen: Screen) -> None:
+def test_what_takes_too_long_is_stopped_and_the_next_one_is_not(screen: Screen) -> None:
     screen.check(GOOD)
+    pid = pid_of(screen)
     screen.max_seconds = 0.01
-    with pytest.raises(InvalidGrammar, match=r"over 0\.01 s"):
+    with pytest.raises(TakesLong):
         screen.check(large())
     screen.max_seconds = 30.0
     screen.check(GOOD)
+    assert (pid_of(screen), screen.num_killed) == (pid, 0), "it goes on with the next one"
+
+
+def test_what_cannot_be_stopped_is_killed(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen.check(GOOD)
+    monkeypatch.setattr(grammar_screen, "LEAST_WAIT", 0.01)
+    monkeypatch.setattr(grammar_screen, "PATIENCE", 0.0)
+    with pytest.raises(TakesLong):
+        screen.check(large())
     assert screen.num_killed == 1
+    monkeypatch.undo()
+    screen.check(GOOD)
+
+
+def test_a_patient_process_runs_when_nothing_else_wants_to() -> None:
+    screen = Screen(is_patient=True)
+    try:
+        screen.check(GOOD)
+        assert psutil.Process(pid_of(screen)).nice() == 19
+        if hasattr(os, "SCHED_IDLE"):
+            assert os.sched_getscheduler(pid_of(screen)) == os.SCHED_IDLE
+    finally:
+        screen.close()
 
 
 def test_a_process_that_dies_fails_one_constraint(screen: Screen) -> None:
@@ -106,7 +131,8 @@ def test_no_process_is_left_behind() -> None:
 
 
 def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Screen) -> None:
-    screen.max_seconds = 0.1
+    screen.max_seconds = 0.05
+    patient = Screen(0.1, is_patient=True)
     vocabulary = Vocabulary.from_tokens([*(bytes([b]) for b in range(256)), None], [256])
     scheduler = Scheduler(
         ScheduleConfig(max_step_tokens=64, max_running=8),
@@ -117,7 +143,7 @@ def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Scree
         rng=random.Random(0),
         check=True,
     )
-    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen)
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen, patient)
     engine = Engine(scheduler, HashModel(4, 257), pool)
     screen.check(GOOD)
     for number in range(3):
@@ -133,6 +159,7 @@ def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Scree
         assert isinstance(end, RequestFailed)
         assert "over 0.1 s to compile" in end.message
     assert next(iter(ends)) == "plain", "it waited for nobody"
+    patient.close()
 
 
 def _prompt() -> "array[int]":
@@ -143,7 +170,9 @@ def test_a_first_mask_and_a_shortest_text_are_tried_too() -> None:
     kinds = [{"type": "object", "properties": {f"p{i}": {"type": "integer"}}} for i in range(40)]
     screen = Screen(max_seconds=1)
     try:
-        with pytest.raises(InvalidGrammar):  # out of time or of memory, after a quick compile
+        with pytest.raises(
+            (InvalidGrammar, TakesLong)
+        ):  # out of time or of memory, after a quick compile
             screen.check(GrammarSpec("json_schema", json.dumps({"oneOf": kinds})))
     finally:
         screen.close()
