@@ -31,6 +31,7 @@ from radixgen.model.peers import Peers
 from radixgen.model.rope import rope_table
 
 if TYPE_CHECKING:
+    from radixgen.model.recordings import Recorder
     from radixgen.model.triton_forward import TritonForward
 
 
@@ -64,8 +65,9 @@ class Decoder:
 
     `max_context`: positions it can be asked for, in tokens; the model's own when None. `adapters`:
     those that rows of a step may name. `kernels`: "triton" runs steps as launches of Triton's, on
-    whatever device the weights are. `peers`: the ranks that hold the other parts of the model;
-    config and weights are this rank's then, and each rank computes every step.
+    whatever device the weights are; with a `recorder` it repeats launches of small steps. `peers`:
+    the ranks that hold the other parts of the model; config and weights are this rank's then, and
+    each rank computes every step.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class Decoder:
         adapters: Mapping[str, Adapter] | None = None,
         kernels: Literal["c", "triton"] = "c",
         peers: Peers | None = None,
+        recorder: "Recorder | None" = None,
     ) -> None:
         self.config = config
         self.weights = weights
         self.dtype = dtype
         self.kernels = kernels
+        self.recorder = recorder
         self.adapters = dict(adapters or {})
         self.peers = peers
         self.device = weights.final_norm.device
@@ -109,7 +113,7 @@ class Decoder:
         With logits, the next step may write both anew.
         """
         if self.kernels == "triton":
-            return self._launched_over(cache)(inputs, want_logits)
+            return self.launched_over(cache)(inputs, want_logits)
         fused = None if inputs.adapters else self._fused_over(cache)
         if fused is not None:
             return fused(inputs, want_logits)
@@ -152,12 +156,13 @@ class Decoder:
             self._fused = FusedForward(self, cache, self._cos, self._sin)
         return self._fused
 
-    def _launched_over(self, cache: KVCache) -> "TritonForward":
+    def launched_over(self, cache: KVCache) -> "TritonForward":
         """The forward pass as launches; Triton is loaded here and not before."""
         if self._launched is None or self._launched.cache is not cache:
             from radixgen.model.triton_forward import TritonForward
 
-            self._launched = TritonForward(self, cache, self._cos, self._sin)
+            tables = self._cos, self._sin
+            self._launched = TritonForward(self, cache, *tables, self.recorder)
         return self._launched
 
     def logits(self, hidden: Tensor) -> Tensor:

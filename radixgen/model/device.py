@@ -141,10 +141,10 @@ def check_forms(head_dim: int, page_size: int, dtype: torch.dtype, kv_dtype: tor
     if page_size not in PAGE_SIZES:
         sizes = ", ".join(map(str, PAGE_SIZES))
         raise ConfigError(f"page_size={page_size}: on a GPU it is one of {sizes}")
-    if kv_dtype != dtype:
+    if kv_dtype not in (dtype, torch.int8):
         raise ConfigError(
             f"kv_dtype={_name(kv_dtype)!r} with dtype={_name(dtype)!r}: on a GPU pages hold what "
-            "hidden states do; leave kv_dtype out"
+            "hidden states do, or int8; leave kv_dtype out"
         )
 
 

@@ -17,6 +17,8 @@ from radixgen.kernels.kv_types import PAGE_TYPES, row_width
 from radixgen.kernels.kv_write import copy_pages
 from radixgen.kernels.library import ask_for_huge_pages
 
+DEFAULT_FRACTION = 0.3  # of a CPU's free memory
+
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
@@ -85,16 +87,14 @@ def available_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def choose_num_pages(
-    layout: KVLayout, config: CacheConfig, available: int, default_fraction: float = 0.3
-) -> int:
+def choose_num_pages(layout: KVLayout, config: CacheConfig, available: int) -> int:
     """config.num_pages, or what memory_fraction of `available` bytes holds.
 
     Raises ConfigError when not one page fits.
     """
     if config.num_pages is not None:
         return config.num_pages
-    fraction = config.memory_fraction or default_fraction
+    fraction = config.memory_fraction or DEFAULT_FRACTION
     budget = int(available * fraction)
     num_pages = budget // layout.page_bytes
     if num_pages < 1:

@@ -2,7 +2,7 @@
 
 import torch
 
-from radixgen.config import CacheConfig, KVDtype, ModelConfig
+from radixgen.config import CacheConfig, KVDtype, ModelConfig, ScheduleConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels import library
 from radixgen.model.adapters import load_adapters
@@ -12,13 +12,25 @@ from radixgen.model.decoder import Decoder
 from radixgen.model.device import check_forms, place
 from radixgen.model.forms import choose_forms
 from radixgen.model.hub import ModelFiles, resolve
-from radixgen.model.kv_cache import KVCache, available_bytes, choose_num_pages
+from radixgen.model.kv_cache import KVCache, KVLayout, available_bytes, choose_num_pages
+from radixgen.model.memory import (
+    DeviceMemory,
+    GpuMemory,
+    check_weights_fit,
+    largest_steps,
+    measure,
+    pages_in,
+)
+from radixgen.model.recordings import CudaGraphs
 from radixgen.model.runner import ModelRunner
 from radixgen.model.weights import load_model
 
 
 def load_runner(
-    model: ModelConfig, cache: CacheConfig, files: ModelFiles | None = None
+    model: ModelConfig,
+    cache: CacheConfig,
+    files: ModelFiles | None = None,
+    schedule: ScheduleConfig | None = None,
 ) -> ModelRunner:
     """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
 
@@ -26,7 +38,7 @@ def load_runner(
     Without C kernels quantised weights become floats here, so that they are not held twice. The end
     tokens are those of `runner.decoder.config.eos_ids`. Raises ModelError for files (also of
     adapters) that cannot be used and ConfigError for settings that do not fit the model or the
-    machine.
+    machine. `schedule`: by whose largest step a GPU's memory is shared, its steps warmed up.
     """
     placement = place(model)
     dtype = _torch_dtype(model.dtype, placement.default_dtype)
@@ -38,16 +50,55 @@ def load_runner(
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)
+    recorder = None
+    if placement.device.type == "cuda":
+        recorder = CudaGraphs(placement.device)
+        check_weights_fit(config, dtype, GpuMemory(placement.device))
     tensors = dict(loaded.weights)
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations), placement.device)
     adapters = load_adapters(model.adapters, config, placement.device)
-    decoder = Decoder(config, weights, dtype, max_context, adapters, placement.kernels)
+    decoder = Decoder(
+        config, weights, dtype, max_context, adapters, placement.kernels, recorder=recorder
+    )
     layout = decoder.kv_layout(cache.page_size, kv_dtype)
-    fraction = 0.3 if decoder.device.type == "cpu" else 0.9
-    num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device), fraction)
+    if placement.device.type == "cpu":
+        num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
+        return _runner(decoder, layout, num_pages)
+    memory = GpuMemory(placement.device)
+    num_pages = pages_beside(decoder, layout, cache, schedule or ScheduleConfig(), memory)
+    runner = _runner(decoder, layout, num_pages)
+    runner.warm_up((schedule or ScheduleConfig()).max_running)
+    return runner
+
+
+def _runner(decoder: Decoder, layout: KVLayout, num_pages: int) -> ModelRunner:
     pages = KVCache.allocate(layout, num_pages, decoder.device)
-    return ModelRunner(decoder, pages, config.eos_ids)
+    return ModelRunner(decoder, pages, decoder.config.eos_ids)
+
+
+def pages_beside(
+    decoder: Decoder,
+    layout: KVLayout,
+    cache: CacheConfig,
+    schedule: ScheduleConfig,
+    memory: DeviceMemory,
+) -> int:
+    """How many pages fit beside the weights, which are there, and the largest step, which is run.
+
+    Raises ConfigError where they do not fit, with what would.
+    """
+
+    def run() -> None:
+        runner = _runner(decoder, layout, 1)
+        for pages in (*runner.cache.k_pages, *runner.cache.v_pages):
+            pages.zero_()
+        for batch in largest_steps(schedule, decoder.max_context, layout.page_size):
+            errors = [row.error for row in runner.run(batch).rows if row.error]
+            assert not errors, errors
+
+    share = measure(memory, run, cache.memory_fraction)
+    return pages_in(share, layout, cache, schedule, decoder.config, decoder.dtype)
 
 
 def choose_kv_dtype(setting: KVDtype, dtype: torch.dtype) -> torch.dtype:

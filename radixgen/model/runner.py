@@ -41,6 +41,12 @@ class ModelRunner:
         self._tile_rows = max(1, _TILE_ELEMENTS // self.vocab_size)
 
     @torch.inference_mode()
+    def warm_up(self, most: int) -> None:
+        """Compile and record what steps of up to `most` decodes need, where steps are launched."""
+        if self.decoder.kernels == "triton":
+            self.decoder.launched_over(self.cache).warm_up(most)
+
+    @torch.inference_mode()
     def run(
         self,
         batch: ScheduledBatch,

@@ -8,7 +8,7 @@ Knows bytes and arrays, not what they mean.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,11 +24,26 @@ _TYPES = {
 }
 
 
-class Staging:
-    """Room for a step's arrays on the host and on the device; it grows with the largest step."""
+class Fence(Protocol):
+    """A place in a device's queue of work: a CUDA event."""
 
-    def __init__(self, device: torch.device, num_bytes: int = 1 << 16) -> None:
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Staging:
+    """Room for a step's arrays on the host and on the device; it grows with the largest step.
+
+    A copy from pinned memory waits in the device's queue, so `fence` tells when the memory may be
+    written again; None: by torch's own for a GPU, and none for a CPU, whose copies do not wait.
+    """
+
+    def __init__(
+        self, device: torch.device, num_bytes: int = 1 << 16, fence: Fence | None = None
+    ) -> None:
         self._device = device
+        event: Any = torch.cuda.Event
+        self._fence: Fence | None = event() if fence is None and device.type == "cuda" else fence
         self._allocate(num_bytes)
 
     def _allocate(self, num_bytes: int) -> None:
@@ -40,9 +55,10 @@ class Staging:
     def send(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
         """The arrays as tensors of the device and one axis, valid until the next call.
 
-        The copy is asynchronous, in the order of the device's stream: whoever calls again has
-        waited for the results of what read the last one.
+        The copy is asynchronous, in the order of the device's queue.
         """
+        if self._fence is not None:
+            self._fence.synchronize()
         starts, end = _places(arrays)
         if end > len(self._host):
             self._allocate(1 << (end - 1).bit_length())
@@ -50,6 +66,8 @@ class Staging:
         for start, array in zip(starts, arrays, strict=True):
             host[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
         self._there[:end].copy_(self._host[:end], non_blocking=True)
+        if self._fence is not None:
+            self._fence.record()
         return [
             self._there[start : start + array.nbytes].view(_TYPES[array.dtype])
             for start, array in zip(starts, arrays, strict=True)

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
-from radixgen.kernels.triton.attention_items import Items, Tables, make_items
+from radixgen.kernels.triton.attention_items import Tables, make_items
 from radixgen.model import triton_ops as ops
 from radixgen.model.adapters import Adapter, adapt
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.forms import Place
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.layers import Projection, embed
+from radixgen.model.padding import idle_inputs, pad_items, pad_rows, size_for, sizes_to
+from radixgen.model.recordings import Recorder, Recordings
 from radixgen.model.staging import Staging
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ TILE_ROWS = 64
 """Rows (queries times the heads of a group) of every attention tile, in decode and prefill alike:
 products of one shape add in one order, so that a token's numbers do not tell how it was computed.
 Decode is bound by reading keys, which a tile that is mostly empty does not slow."""
+
+MAX_RECORDED = 256
+"""Tokens of a step that is recorded: beyond, launching takes less time than computing."""
 
 _ITEM_ARRAYS = ("items", "rows", "pages", "positions", "merge_indptr", "merge_slots")
 Numbers = NDArray[np.int32] | NDArray[np.int64]
@@ -70,7 +75,14 @@ class DeviceStep:
 class TritonForward:
     """The forward pass of one decoder over one cache."""
 
-    def __init__(self, decoder: "Decoder", cache: KVCache, cos: Tensor, sin: Tensor) -> None:
+    def __init__(
+        self,
+        decoder: "Decoder",
+        cache: KVCache,
+        cos: Tensor,
+        sin: Tensor,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._decoder, self.cache = decoder, cache
         self._cos, self._sin = cos, sin
         c = decoder.config
@@ -78,6 +90,7 @@ class TritonForward:
         self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
         self._page_size = cache.layout.page_size
         self._staging = Staging(cache.device)
+        self.recordings = None if recorder is None else Recordings(recorder)
 
     def __call__(self, inputs: StepInputs, want_logits: bool) -> tuple[Tensor, Tensor | None]:
         """Write the KV of every token; the normed hidden states [outputs, hidden].
@@ -85,22 +98,45 @@ class TritonForward:
         With `want_logits` also the logits [outputs, vocab], float32. The next call may write both
         anew.
         """
+        if self.recordings is not None and want_logits and _is_small(inputs):
+            return self._repeat(self.recordings, inputs)
         host = self.prepare(inputs)
         return self.launch(self.receive(host, self._staging.send(host.arrays)), want_logits)
 
+    def _repeat(self, recordings: Recordings, inputs: StepInputs) -> tuple[Tensor, Tensor | None]:
+        """A step of few tokens, all drawn from, padded to a size that is recorded."""
+        tokens = len(inputs.token_ids)
+        host = self.prepare(pad_rows(inputs, size_for(tokens)), padded=True)
+        hidden, logits = recordings.run(
+            host.shape, host.arrays, lambda sent: self.launch(self.receive(host, sent), True)
+        )
+        return hidden[:tokens], None if logits is None else logits[:tokens]
+
+    def warm_up(self, most: int = MAX_RECORDED) -> None:
+        """Compile what decoding needs and record its sizes up to `most` rows, before any request.
+
+        Contexts that are split further are recorded when they come.
+        """
+        for size in sizes_to(min(most, MAX_RECORDED)):
+            for _ in range(2):
+                self(idle_inputs(size), want_logits=True)
+
     # ---- numbers ----
 
-    def prepare(self, inputs: StepInputs) -> HostStep:
-        """Cut the step's attention into items; all its numbers, to be sent."""
+    def prepare(self, inputs: StepInputs, padded: bool = False) -> HostStep:
+        """Cut the step's attention into items; all its numbers, to be sent.
+
+        `padded`: in arrays of few sizes.
+        """
         windows = list(dict.fromkeys(self._windows[:-1]))
         arrays: list[Numbers] = [t.numpy() for t in (inputs.token_ids, inputs.positions)]
         arrays.append(inputs.slots.numpy())
         for window in windows:
-            arrays += self._items(inputs.attention, window)
+            arrays += self._items(inputs.attention, window, padded)
         last = self._windows[-1]
         apart = inputs.outputs is not None or last not in windows
         if apart:
-            arrays += self._items(inputs.output_attention, last)
+            arrays += self._items(inputs.output_attention, last, padded)
         if inputs.outputs is not None:
             arrays.append(inputs.outputs.numpy())
         for each in inputs.adapters:
@@ -108,14 +144,16 @@ class TritonForward:
         names = [each.name for each in inputs.adapters]
         return HostStep(arrays, windows, apart, inputs.outputs is not None, names)
 
-    def _items(self, meta: AttentionMetadata, window: int | None) -> list[Numbers]:
+    def _items(self, meta: AttentionMetadata, window: int | None, padded: bool) -> list[Numbers]:
         tables = Tables(
             meta.qo_indptr.numpy(),
             meta.kv_indptr.numpy(),
             meta.kv_indices.numpy(),
             meta.kv_last_page_len.numpy(),
         )
-        made: Items = make_items(tables, self._page_size, self._max_rows, window)
+        made = make_items(tables, self._page_size, self._max_rows, window)
+        if padded:
+            made = pad_items(made, self._page_size)
         return [getattr(made, name) for name in _ITEM_ARRAYS]
 
     def receive(self, host: HostStep, sent: Sequence[Tensor]) -> DeviceStep:
@@ -189,6 +227,12 @@ class TritonForward:
         pages = self.cache.k_pages[index], self.cache.v_pages[index]
         mixed = paged_attention(queries, *pages, work, scale=scale, window=layer.window)
         return mixed.view(len(queries), -1)
+
+
+def _is_small(inputs: StepInputs) -> bool:
+    """Whether the step may be padded and recorded: few tokens, all outputs, of no adapter."""
+    all_drawn = inputs.outputs is None and not inputs.adapters
+    return all_drawn and 0 < len(inputs.token_ids) <= MAX_RECORDED
 
 
 def _map(

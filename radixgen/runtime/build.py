@@ -61,7 +61,7 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
     torch.set_num_threads(threads)
     files = resolve(config.model.model, config.model.revision)
     tokenizer = Tokenizer.load(files.path)
-    runner = load_runner(config.model, config.cache, files)
+    runner = load_runner(config.model, config.cache, files, config.schedule)
     if fits(runner.decoder, runner.cache):
         torch.set_num_threads(1)  # its threads spin where those of the C kernels want to run
     num_pages = runner.cache.num_pages

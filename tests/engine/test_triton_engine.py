@@ -1,0 +1,106 @@
+"""An engine whose model runs as Triton's launches answers as one on C: cold, warm, chunked,
+batched, preempted, under grammars and drafts, with adapters. Interpreted, so of few tokens."""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import write_adapter, write_tiny_model
+from scheduling import drive_engine, expect_empty, terminals_of, tokens_of
+
+from radixgen.config import from_settings
+from radixgen.messages import GenerateRequest, RequestFinished
+from radixgen.runtime.build import build_engine
+from radixgen.runtime.drafts import StepCosts
+from radixgen.runtime.engine import Engine
+from radixgen.types import GrammarSpec, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+STEM = list(b"A stem. ")
+PROMPTS = [[*STEM, *tail] for tail in (b"one", b"to", b"3rd", b"4")]
+Asked = tuple[Sequence[int], SamplingParams, GrammarSpec | None, str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model = write_tiny_model(folder / "model", num_hidden_layers=1, head_dim=32)
+    write_adapter(folder / "a", model, ["q_proj", "v_proj", "down_proj"], seed=2)
+    return folder
+
+
+def make(folder: Path, kernels: str, **more: Any) -> Engine:
+    settings: dict[str, Any] = {"num_pages": 60, "page_size": 4, "threads": 1, "check": True}
+    adapters = {"a": str(folder / "a")}
+    model = str(folder / "model")
+    given = {**settings, "model": model, "adapters": adapters, "kernels": kernels, **more}
+    return build_engine(from_settings(**given)).engine
+
+
+def plain(prompts: Sequence[Sequence[int]]) -> list[Asked]:
+    return [(prompt, GREEDY, None, "") for prompt in prompts]
+
+
+def answers(engine: Engine, asked: Sequence[Asked]) -> list[list[int]]:
+    """The tokens of requests that run together."""
+    for number, (prompt, sampling, spec, lora) in enumerate(asked):
+        message = GenerateRequest(f"r{number}", sampling, spec, lora=lora)
+        assert not engine.add(message, array("i", list(prompt)))
+    events = drive_engine(engine)
+    assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
+    found = tokens_of(events)
+    return [found[f"r{number}", 0] for number in range(len(asked))]
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[list[int]]:
+    """What C answers, cold and one by one."""
+    found = [answers(make(folder, "c"), plain([prompt]))[0] for prompt in PROMPTS]
+    assert len({tuple(tokens) for tokens in found}) > 1
+    return found
+
+
+def test_cold_and_warm(folder: Path, expected: list[list[int]]) -> None:
+    engine = make(folder, "triton", share_tail_pages=False)
+    assert answers(engine, plain(PROMPTS[:1])) == expected[:1]
+    assert answers(engine, plain(PROMPTS[:2])) == expected[:2]
+    assert engine.stats()["cached_tokens"] >= 2 * len(STEM)
+
+
+def test_chunked_and_batched(folder: Path, expected: list[list[int]]) -> None:
+    engine = make(folder, "triton", max_step_tokens=7)
+    assert answers(engine, plain(PROMPTS)) == expected
+
+
+def test_preempted(folder: Path, expected: list[list[int]]) -> None:
+    engine = make(folder, "triton", num_pages=5)
+    assert answers(engine, plain(PROMPTS[:2])) == expected[:2]
+    assert engine.stats()["preemptions"] > 0
+    expect_empty(engine.scheduler)
+
+
+def test_grammars_and_drafts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepCosts, "least_chance", lambda costs, num_sequences: 0.0)
+    spec = GrammarSpec("regex", r"(yes it is|no never)[.!]")
+    drawn = SamplingParams(temperature=1.0, max_tokens=14, seed=5)
+    asked: list[Asked] = [(b"Is it? ", GREEDY_TO_THE_END, spec, ""), (b"Is it", drawn, spec, "")]
+    wanted = answers(make(folder, "c", jump_forward="off", prompt_lookup=False), asked)
+    engine = make(folder, "triton")
+    assert answers(engine, asked) == wanted
+    assert engine.stats()["accepted_drafts"] > 3
+    for tokens in wanted:
+        assert bytes(tokens).decode() in {
+            f"{t}{e}" for t in ("yes it is", "no never") for e in ".!"
+        }
+
+
+GREEDY_TO_THE_END = SamplingParams(temperature=0, max_tokens=14)
+
+
+def test_adapters_beside_rows_without(folder: Path) -> None:
+    asked = [(PROMPTS[0], GREEDY, None, lora) for lora in ("a", "")]
+    wanted = answers(make(folder, "c"), asked)
+    assert wanted[0] != wanted[1]
+    assert answers(make(folder, "triton"), asked) == wanted

@@ -1,0 +1,121 @@
+"""How a GPU's memory is shared; its answers are made up here."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from helpers import tiny_decoder
+
+from radixgen.config import CacheConfig, ScheduleConfig
+from radixgen.errors import ConfigError
+from radixgen.model.config import DecoderConfig, RopeConfig
+from radixgen.model.kv_cache import KVLayout
+from radixgen.model.load import pages_beside
+from radixgen.model.memory import check_weights_fit, largest_steps, measure, weight_bytes
+
+GIB = 2**30
+
+
+@dataclass(slots=True)
+class Memory:
+    """A GPU of which so much is free, and whose steps need `step`."""
+
+    left: int
+    step: int = GIB
+    asked: list[str] = field(default_factory=list)
+
+    def free(self) -> int:
+        return self.left
+
+    def total(self) -> int:
+        return 24 * GIB
+
+    def start_peak(self) -> None:
+        self.asked.append("start")
+
+    def peak(self) -> int:
+        self.asked.append("peak")
+        return self.step
+
+
+EIGHT = DecoderConfig(
+    family="llama",
+    hidden_size=4096,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    ffn_size=14336,
+    vocab_size=128256,
+    max_context=8192,
+    rms_norm_eps=1e-5,
+    rope=RopeConfig(),
+    tied_head=False,
+)
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
+    assert weight_bytes(EIGHT, torch.bfloat16) == 8_030_261_248 * 2
+    check_weights_fit(EIGHT, torch.bfloat16, Memory(16 * GIB))
+    with pytest.raises(ConfigError, match=r"29.92 GiB in float32, but .* 24.00 GiB 23.00 GiB"):
+        check_weights_fit(EIGHT, torch.float32, Memory(23 * GIB))
+    with pytest.raises(ConfigError, match=r"dtype='bfloat16' needs 14.96 GiB, or take a smaller"):
+        check_weights_fit(EIGHT, torch.float32, Memory(23 * GIB))
+    with pytest.raises(ConfigError, match="free; take a smaller model or a GPU with more memory"):
+        check_weights_fit(EIGHT, torch.bfloat16, Memory(8 * GIB))
+
+
+def test_pages_get_their_share_of_what_a_step_leaves() -> None:
+    decoder = tiny_decoder(num_layers=1, head_dim=32, kernels="triton", max_context=20)
+    layout, schedule = decoder.kv_layout(8), ScheduleConfig(max_step_tokens=3, max_running=2)
+    memory = Memory(left=3 * GIB, step=GIB)
+    found = pages_beside(decoder, layout, CacheConfig(page_size=8), schedule, memory)
+    assert found == int(2 * GIB * 0.9) // layout.page_bytes
+    assert memory.asked == ["start", "peak"]
+    half = CacheConfig(page_size=8, memory_fraction=0.5)
+    share = measure(memory, lambda: None, half.memory_fraction)
+    assert share.for_pages == GIB
+    fixed = CacheConfig(page_size=8, num_pages=7)
+    assert pages_beside(decoder, layout, fixed, schedule, memory) == 7
+
+
+@pytest.mark.parametrize(
+    ("cache", "left", "said"),
+    [
+        (
+            CacheConfig(),
+            GIB,
+            r"one KV page does not fit into the GPU's 24.00 GiB: .* the largest step 1.00 GiB; "
+            r"0.00 MiB are left, .* would fit: 0 pages, a context of 0 tokens; take a smaller "
+            r"model or dtype, or lower max_step_tokens=2",
+        ),
+        (
+            CacheConfig(num_pages=3 * 10**6),
+            3 * GIB,
+            r"3000000 KV pages do not fit .* would fit: \d+ pages, a context of \d+ tokens; "
+            r"lower num_pages",
+        ),
+    ],
+)
+def test_pages_that_do_not_fit_are_refused_with_what_would(
+    cache: CacheConfig, left: int, said: str
+) -> None:
+    decoder = tiny_decoder(num_layers=1, head_dim=32, kernels="triton", max_context=20)
+    schedule = ScheduleConfig(max_step_tokens=2, max_running=1)
+    with pytest.raises(ConfigError, match=said):
+        pages_beside(decoder, decoder.kv_layout(16), cache, schedule, Memory(left))
+
+
+def test_the_largest_steps_end_a_context_and_fill_a_batch() -> None:
+    schedule = ScheduleConfig(max_step_tokens=512, max_running=64)
+    prompt, decodes = largest_steps(schedule, 8192, 16)
+    (last,) = prompt.rows
+    assert (last.start, len(last.token_ids), len(last.page_ids)) == (7680, 512, 512)
+    assert [len(each.token_ids) for each in decodes.rows] == [1] * 64
+    (short,) = largest_steps(schedule, 100, 16)[0].rows
+    assert (short.start, len(short.token_ids)) == (0, 100)
+
+
+def test_a_page_counts_keys_and_values_of_all_layers() -> None:
+    layout = KVLayout(32, 8, 128, 16, torch.bfloat16)
+    assert layout.page_bytes == 32 * 2 * 8 * 128 * 16 * 2
