@@ -85,7 +85,7 @@ class Scoring:
 def takes(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
     """Whether the C kernel is there and takes these tensors; see cpu/attention.c for its shapes."""
     head_dim = q.shape[2]
-    smallest = 32 if k_pages.dtype == torch.bfloat16 else 16
+    smallest = 32 if k_pages.dtype.itemsize == 2 else 16
     return (
         supported(q)
         and k_pages.device.type == v_pages.device.type == "cpu"

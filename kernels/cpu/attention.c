@@ -32,14 +32,6 @@ INLINE vf fused(vf sum, uint32_t a, vf b, const int pairs) {
     return vf_fma(vf_set(x), b, sum);
 }
 
-/* A loaded vector as one that is not loaded again for each use. */
-INLINE vf held(vf x) {
-#if RK_ISA == 512
-    __asm__("" : "+v"(x));
-#endif
-    return x;
-}
-
 INLINE uint32_t word_at(const void *p, int64_t i) {
     uint32_t word;
     memcpy(&word, (const char *)p + 4 * i, 4);
@@ -173,7 +165,7 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         find_rows(c, s, last ? c->k_pages : c->v_pages, item->row, head,
                   last ? begin + SPLIT : begin + key + STEP, last ? next_end : end, s->ahead_of);
         if (directly) {
-            values_directly(s, rows, c->dim, key);
+            values_directly(c, s, rows, key);
             continue;
         }
         widen_rows(c, s);
@@ -262,8 +254,7 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
               .v_pages = PTR(void, 6), .plan = plan, .dim = plan->dim, .group = plan->group,
               .half_q = (int)INT(3), .type = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
               .window = (int32_t)INT(10)};
-    c.half_kv = c.type == PAGES_BF16;
-    c.pairs = RK_DPBF16 && c.half_kv;
+    c.pairs = RK_DPBF16 && c.type == PAGES_BF16;
     c.row_bytes = rk_row_bytes(c.dim, c.type);
     space s;
     size_t bytes = carve(&c, &s, NULL, MAX_MEMBERS * c.group);

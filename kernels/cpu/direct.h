@@ -1,7 +1,7 @@
-/* Products of a few rows with bfloat16 values as they lie in their pages: nothing is staged.
+/* Products of a few rows with values as they lie in their pages: nothing is staged.
  *
- * Worth it while there are too few rows to pay for storing and loading pairs. The products and their
- * order are those of the staged ones in attention.c.
+ * Worth it while there are too few rows to pay for storing and loading. The products and their order
+ * are those of the staged ones in attention.c.
  */
 #ifndef RK_DIRECT_H
 #define RK_DIRECT_H
@@ -10,6 +10,50 @@
 
 #define DIRECT_ROWS 4 /* at most */
 
+/* A loaded vector as one that is not loaded again for each use. */
+INLINE vf held(vf x) {
+#if RK_ISA == 512
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
+
+/* 16 values of a page's row, as widen_rows makes them. */
+INLINE vf value_at(const char *row, int64_t d, vf scale, const int type) {
+    if (type == PAGES_F16) return vf_load_f16((const f16 *)row + d);
+    if (type == PAGES_BF16) return vf_load_bf16((const bf16 *)row + d);
+    if (type == PAGES_I8) return vf_mul(vf_load_i8((const int8_t *)row + d), scale);
+    return held(vf_load((const float *)row + d));
+}
+
+/* Add the STEP values at s->row_of, weighted, to `rows` rows of out; dim is a multiple of 64. */
+INLINE void value_directly(const int rows, const int type, const space *s, int64_t dim,
+                           int64_t key) {
+    const int size = type == PAGES_I8 ? 1 : type == PAGES_F16 || type == PAGES_BF16 ? 2 : 4;
+    for (int64_t d = 0; d < dim; d += 64) {
+        vf sum[4 * DIRECT_ROWS];
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < 4; i++) sum[4 * r + i] = vf_load(s->out + r * dim + d + 16 * i);
+        for (int j = 0; j < STEP; j++) {
+            const char *row = s->row_of[j];
+            float scale = 1;
+            if (type == PAGES_I8) memcpy(&scale, row + dim, 4);
+            for (int at = 0; at < 64 * size; at += 64)
+                __builtin_prefetch(s->ahead_of[j] + d * size + at);
+            vf v[4], wide = vf_set(scale);
+            for (int i = 0; i < 4; i++) v[i] = value_at(row, d + 16 * i, wide, type);
+            UNROLL
+            for (int r = 0; r < rows; r++) {
+                vf weight = vf_set(s->scores[r * ROW + key + j]);
+                UNROLL
+                for (int i = 0; i < 4; i++) sum[4 * r + i] = vf_fma(weight, v[i], sum[4 * r + i]);
+            }
+        }
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < 4; i++) vf_store(s->out + r * dim + d + 16 * i, sum[4 * r + i]);
+    }
+}
+
 #if RK_DPBF16
 INLINE vf pairs_of(vf sum, const void *words, int64_t at, __m512i b) {
     int32_t two;
@@ -17,8 +61,8 @@ INLINE vf pairs_of(vf sum, const void *words, int64_t at, __m512i b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(two), (__m512bh)b);
 }
 
-/* Add the STEP values at s->row_of, weighted, to `rows` rows of out; dim is a multiple of 64. */
-INLINE void value_directly(const int rows, const space *s, int64_t dim, int64_t key) {
+/* `value_directly` by pairs of bfloat16. */
+INLINE void pairs_directly(const int rows, const space *s, int64_t dim, int64_t key) {
     const __m512i low_pairs = first_pairs(), high_pairs = second_pairs();
     for (int64_t d = 0; d < dim; d += 64) {
         vf sum[4 * DIRECT_ROWS];
@@ -47,27 +91,31 @@ INLINE void value_directly(const int rows, const space *s, int64_t dim, int64_t 
             for (int i = 0; i < 4; i++) vf_store(s->out + r * dim + d + 16 * i, sum[4 * r + i]);
     }
 }
-
-INLINE int takes_directly(const call *c, int64_t rows) {
-    return c->pairs && rows <= DIRECT_ROWS && c->dim % 64 == 0;
-}
-
-static void values_directly(const space *s, int64_t rows, int64_t dim, int64_t key) {
-    switch (rows) {
-    case 1: value_directly(1, s, dim, key); break;
-    case 2: value_directly(2, s, dim, key); break;
-    case 3: value_directly(3, s, dim, key); break;
-    default: value_directly(4, s, dim, key);
-    }
-}
 #else
-INLINE int takes_directly(const call *c, int64_t rows) {
-    (void)c, (void)rows;
-    return 0;
-}
-static void values_directly(const space *s, int64_t rows, int64_t dim, int64_t key) {
-    (void)s, (void)rows, (void)dim, (void)key;
+INLINE void pairs_directly(const int rows, const space *s, int64_t dim, int64_t key) {
+    (void)rows, (void)s, (void)dim, (void)key;
 }
 #endif
+
+INLINE int takes_directly(const call *c, int64_t rows) {
+    return rows <= DIRECT_ROWS && c->dim % 64 == 0;
+}
+
+INLINE void some_directly(const int rows, const call *c, const space *s, int64_t key) {
+    if (c->pairs) pairs_directly(rows, s, c->dim, key);
+    else if (c->type == PAGES_F32) value_directly(rows, PAGES_F32, s, c->dim, key);
+    else if (c->type == PAGES_F16) value_directly(rows, PAGES_F16, s, c->dim, key);
+    else if (c->type == PAGES_I8) value_directly(rows, PAGES_I8, s, c->dim, key);
+    else value_directly(rows, PAGES_BF16, s, c->dim, key);
+}
+
+static void values_directly(const call *c, const space *s, int64_t rows, int64_t key) {
+    switch (rows) {
+    case 1: some_directly(1, c, s, key); break;
+    case 2: some_directly(2, c, s, key); break;
+    case 3: some_directly(3, c, s, key); break;
+    default: some_directly(4, c, s, key);
+    }
+}
 
 #endif

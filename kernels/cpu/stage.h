@@ -19,8 +19,8 @@ typedef struct {
     const void *k_pages, *v_pages;
     const rk_plan *plan;
     int64_t dim, group, num_pages;
-    int half_q, half_kv, pairs; /* pairs: bfloat16 products */
-    int type;                   /* of the pages' elements; others than half_kv's become float32 */
+    int half_q, pairs;          /* pairs: bfloat16 products */
+    int type;                   /* of the pages' elements; without pairs they become float32 */
     int64_t row_bytes;          /* of a token and head in a page */
     float scale, softcap;
     int32_t window;
@@ -35,12 +35,12 @@ typedef struct {
     float *out, *run;           /* [rows][dim]: of the split, and folded */
     float *top, *sum, *run_top, *run_sum; /* [rows] */
     float *zeros;               /* a key or value past the end, [dim] */
-    float *wide;                /* [STEP][dim]: rows of types that products do not take */
+    float *wide;                /* [STEP][dim]: rows of 8 bits as floats */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
 } space;
 
-INLINE int is_narrow(const call *c) { return c->type == PAGES_F16 || c->type == PAGES_I8; }
+INLINE int has_halves(const call *c) { return c->type == PAGES_F16 || c->type == PAGES_BF16; }
 
 INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
     int64_t dim = c->dim;
@@ -58,7 +58,7 @@ INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
     TAKE(run_top, rows);
     TAKE(run_sum, rows);
     TAKE(zeros, dim);
-    TAKE(wide, is_narrow(c) ? STEP * dim : 0);
+    TAKE(wide, c->type == PAGES_I8 ? STEP * dim : 0);
 #undef TAKE
     return at;
 }
@@ -80,18 +80,16 @@ INLINE void find_rows(const call *c, const space *s, const char *pages, int32_t 
     for (; i < STEP; i++) to[i] = (const char *)s->zeros;
 }
 
-/* Rows of float16 or int8 to float32, and their addresses to those. */
+/* Rows of 8 bits to float32, and their addresses to those. */
 static void widen_rows(const call *c, space *s) {
-    if (!is_narrow(c)) return;
+    if (c->type != PAGES_I8) return;
     for (int64_t i = 0; i < STEP; i++) {
         const char *row = s->row_of[i];
-        float *to = s->wide + i * c->dim, scale = 1;
+        float *to = s->wide + i * c->dim, scale;
         if (row == (const char *)s->zeros) continue;
-        if (c->type == PAGES_I8) memcpy(&scale, row + c->dim, 4);
+        memcpy(&scale, row + c->dim, 4);
         for (int64_t d = 0; d < c->dim; d += 16)
-            vf_store(to + d, c->type == PAGES_I8
-                                 ? vf_mul(vf_load_i8((const int8_t *)row + d), vf_set(scale))
-                                 : vf_load_f16((const f16 *)row + d));
+            vf_store(to + d, vf_mul(vf_load_i8((const int8_t *)row + d), vf_set(scale)));
         s->row_of[i] = (const char *)to;
     }
 }
@@ -145,11 +143,11 @@ INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
 }
 #endif
 
-/* Keys to [dim][STEP] float32, or with pairs to [dim / 2][STEP] pairs. dim is a multiple of 16, with
- * bfloat16 pages at least 32. */
+/* Keys to [dim][STEP] float32, or with pairs to [dim / 2][STEP] pairs. dim is a multiple of 16, of
+ * 16-bit pages at least 32. */
 INLINE void stage_keys(const call *c, space *s) {
     uint32_t *to = (uint32_t *)s->stage;
-    int64_t words = c->half_kv ? c->dim / 2 : c->dim;
+    int64_t words = has_halves(c) ? c->dim / 2 : c->dim;
     for (int64_t next = 0; next < words; next += 16) {
         int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
         for (int side = 0; side < STEP; side += 16) {
@@ -157,12 +155,13 @@ INLINE void stage_keys(const call *c, space *s) {
             if (2 * word < words) ask_for(s->ahead_of + side, word * 4);
         }
     }
-    if (!c->half_kv || c->pairs) return;
+    if (!has_halves(c) || c->pairs) return;
     for (int64_t word = words - 1; word >= 0; word--) /* from the end: in place */
-        for (int side = 0; side < STEP; side++) {
-            uint32_t both = to[word * STEP + side], even = both << 16, odd = both & 0xffff0000u;
-            to[2 * word * STEP + side] = even;
-            to[(2 * word + 1) * STEP + side] = odd;
+        for (int side = 0; side < STEP; side += 16) {
+            vf even, odd;
+            vf_of_halves(to + word * STEP + side, c->type == PAGES_F16, &even, &odd);
+            vf_store(s->stage + 2 * word * STEP + side, even);
+            vf_store(s->stage + (2 * word + 1) * STEP + side, odd);
         }
 }
 
@@ -184,16 +183,17 @@ INLINE void stage_values(const call *c, space *s) {
     const __m512i low_pairs = first_pairs(), high_pairs = second_pairs();
 #endif
     for (int64_t i = 0; i < STEP; i++) {
-        for (int64_t at = 0; at < c->dim * (c->half_kv ? 2 : 4); at += 64)
+        for (int64_t at = 0; at < c->dim * (has_halves(c) ? 2 : 4); at += 64)
             __builtin_prefetch(s->ahead_of[i] + at);
-        if (!c->half_kv) {
+        if (!has_halves(c)) {
             memcpy(s->stage + i * c->dim, s->row_of[i], (size_t)c->dim * 4);
             continue;
         }
         const bf16 *row = (const bf16 *)s->row_of[i];
         if (!c->pairs) {
             for (int64_t d = 0; d < c->dim; d += 16)
-                vf_store(s->stage + i * c->dim + d, vf_load_bf16(row + d));
+                vf_store(s->stage + i * c->dim + d,
+                         c->type == PAGES_F16 ? vf_load_f16(row + d) : vf_load_bf16(row + d));
             continue;
         }
 #if RK_DPBF16

@@ -400,4 +400,23 @@ INLINE void put_any(void *p, int64_t i, float x, int half) {
     else ((float *)p)[i] = x;
 }
 
+/* The lower and upper halves of 16 words, float16 or bfloat16. */
+INLINE void vf_of_halves(const uint32_t *words, int is_f16, vf *even, vf *odd) {
+    uint16_t low[16], high[16];
+#if RK_ISA == 512
+    __m512i x = _mm512_loadu_si512(words);
+    if (!is_f16) {
+        *even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+        *odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
+        return;
+    }
+    _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(x));
+    _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+#else
+    for (int i = 0; i < 16; i++) low[i] = (uint16_t)words[i], high[i] = (uint16_t)(words[i] >> 16);
+#endif
+    *even = is_f16 ? vf_load_f16(low) : vf_load_bf16(low);
+    *odd = is_f16 ? vf_load_f16(high) : vf_load_bf16(high);
+}
+
 #endif

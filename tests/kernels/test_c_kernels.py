@@ -260,7 +260,7 @@ def test_rows_of_pages_hold_odd_heads_as_the_reference_packs_them(
 
 
 @pytest.mark.parametrize("pages_dtype", [torch.float16, torch.int8])
-@pytest.mark.parametrize(("dim", "page_size"), [(16, 1), (48, 7), (64, 16), (256, 128)])
+@pytest.mark.parametrize(("dim", "page_size"), [(32, 1), (48, 7), (64, 16), (256, 128)])
 def test_narrow_pages_are_read_as_what_they_stand_for(
     vectors: str, pages_dtype: torch.dtype, dim: int, page_size: int
 ) -> None:
