@@ -216,6 +216,8 @@ def judge(report: Report, readings: dict[str, Reading]) -> None:
     report.at_most("int16 inputs: KL", wide.divergence, 1e-5)
     report.at_least("int16 inputs: same token %", 100 * wide.agreement, 99.7)
     report.at_most("auto inputs: change %", change("inputs auto"), 0.5)
+    report.at_most("float16 KV: KL", readings["KV float16"].divergence, 1e-5)
+    report.at_least("float16 KV: same token %", 100 * readings["KV float16"].agreement, 99.7)
     report.at_most("int8 KV: change %", change("KV int8"), 0.5)
     report.at_most("auto, bfloat16 KV: change %", change("inputs auto, KV bfloat16"), 0.5)
 

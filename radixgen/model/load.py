@@ -5,6 +5,7 @@ import torch
 from radixgen.config import CacheConfig, KVDtype, ModelConfig, ScheduleConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels import library
+from radixgen.kernels.block_types import PackedWeight
 from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
@@ -34,7 +35,7 @@ def load_runner(
 ) -> ModelRunner:
     """The runner of `model` (at `files` when they are found already) with pages as `cache` says.
 
-    dtype "auto" is float32 on a CPU and bfloat16 on a GPU; kv_dtype "auto" is the same type.
+    dtype "auto" is float32 on a CPU and bfloat16 on a GPU; kv_dtype "auto": `choose_kv_dtype`.
     Without C kernels quantised weights become floats here, so that they are not held twice. The end
     tokens are those of `runner.decoder.config.eos_ids`. Raises ModelError for files (also of
     adapters) that cannot be used and ConfigError for settings that do not fit the model or the
@@ -47,7 +48,9 @@ def load_runner(
     loaded = load_model(files or resolve(model.model, model.revision), dtype, packed)
     config = loaded.config
     max_context = _max_context(config, model.max_context)
-    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype)
+    is_packed = any(isinstance(weight, PackedWeight) for weight in loaded.weights.values())
+    rounds = is_packed and model.activations != "float32"
+    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)
     recorder = None
@@ -101,13 +104,17 @@ def pages_beside(
     return pages_in(share, layout, cache, schedule, decoder.config, decoder.dtype)
 
 
-def choose_kv_dtype(setting: KVDtype, dtype: torch.dtype) -> torch.dtype:
+def choose_kv_dtype(
+    setting: KVDtype, dtype: torch.dtype, *, rounds_inputs: bool = False
+) -> torch.dtype:
     """What pages hold, for hidden states in `dtype`: auto is the same.
 
-    bfloat16 halves memory and costs next to nothing of a text's probability, yet it turns a choice
-    between two near tokens now and then, so that it is asked for (benchmarks/perplexity.py).
+    Where products round their inputs anyway, auto is float16 in the place of float32: half the
+    memory, for a thousandth of what that rounding moves answers. bfloat16 turns a choice between
+    two near tokens now and then, so that it is asked for (both: benchmarks/perplexity.py).
     """
-    return _torch_dtype(setting, dtype)
+    narrow = rounds_inputs and dtype == torch.float32
+    return _torch_dtype(setting, torch.float16 if narrow else dtype)
 
 
 def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:

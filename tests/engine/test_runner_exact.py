@@ -43,6 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "long": {"max_context": 1024, "rope": RopeConfig("llama3", 5e5, 8.0, 256)},
     "bfloat16": {"dtype": torch.bfloat16},
     "bfloat16 pages": {"kv_dtype": torch.bfloat16},
+    "float16 pages": {"kv_dtype": torch.float16},
     "8-bit pages": {"kv_dtype": torch.int8},
 }
 

@@ -25,6 +25,9 @@ def test_a_setting_names_the_form_of_all_places() -> None:
 def test_pages_hold_what_is_asked_for_or_what_hidden_states_are() -> None:
     assert choose_kv_dtype("auto", torch.float32) == torch.float32
     assert choose_kv_dtype("auto", torch.bfloat16) == torch.bfloat16
+    assert choose_kv_dtype("auto", torch.float32, rounds_inputs=True) == torch.float16
+    assert choose_kv_dtype("auto", torch.bfloat16, rounds_inputs=True) == torch.bfloat16
+    assert choose_kv_dtype("float32", torch.float32, rounds_inputs=True) == torch.float32
     for name in ("float32", "bfloat16", "float16", "int8"):
         setting: KVDtype = name
         assert str(choose_kv_dtype(setting, torch.float32)) == f"torch.{name}"
