@@ -155,7 +155,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._normalise()
-        for name, kind, low, high in _RANGES:
+        for name, kind, low, high in RANGES:
             _check_range(name, getattr(self, name), kind, low, high)
         if self.temperature < LEAST_TEMPERATURE:
             object.__setattr__(self, "temperature", 0.0)
@@ -248,7 +248,7 @@ LEAST_TEMPERATURE = 1e-5  # the law of less is greedy but for exact ties, and en
 MAX_STOPS = 64  # stop strings or stop token ids of one request
 MAX_STOP_CHARS = 1000  # of one stop string
 
-_RANGES: tuple[tuple[str, type, float, float], ...] = (
+RANGES: tuple[tuple[str, type, float, float], ...] = (
     ("max_tokens", int, 0, 2**31 - 1),
     ("min_tokens", int, 0, 2**31 - 1),
     ("temperature", float, 0.0, 100.0),

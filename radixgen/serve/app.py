@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
 from radixgen.errors import RadixgenError
@@ -27,11 +28,11 @@ from radixgen.serve import (
     responses,
 )
 from radixgen.serve.context import Context
+from radixgen.serve.document import describe
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.gate import Gate, error_body
 from radixgen.serve.jobs import Jobs
 from radixgen.serve.metrics import Metrics
-from radixgen.serve.openapi import describe
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Supervisor
 from radixgen.serve.tracing import Tracing
@@ -48,6 +49,8 @@ ROUTERS = (
     cache.router,
     absent.router,  # last: its paths take whatever is left of theirs
 )
+ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
+PATHS = frozenset(route.path for route in ROUTES)
 
 
 def create_app(
@@ -74,11 +77,10 @@ def create_app(
     for kind in (RadixgenError, HTTPException, TimeoutError, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    describe(app, config.model_names)
-    known = {getattr(route, "path", "") for route in app.routes}
+    describe(app, config)
 
     def on_done(scope: Scope, status: int, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in known else "other"
+        route = _route_of(scope)
         metrics.answered(route, status)
         if tracing is not None:
             tracing.record(scope, route, status, seconds)
@@ -86,8 +88,26 @@ def create_app(
     return Gate(app, config, on_done)
 
 
+def _route_of(scope: Scope) -> str:
+    """The path of the route that a request asked for, one of few whatever clients send."""
+    path: str = scope["path"]
+    return path if path in PATHS else getattr(scope.get("route"), "path", "other")
+
+
 async def _on_error(request: Request, error: Exception) -> Response:
-    return _answer(request, api_error(error))
+    answer = _answer(request, api_error(error))
+    if answer.status_code == 405:
+        answer.headers["allow"] = ", ".join(_methods_of(request))
+    return answer
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that the path has: those of every route of it, not of the first alone."""
+    methods = set[str]()
+    for route in ROUTES:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """`/docs`: the routes and their fields as one page without scripts and without outside assets."""
 
+import json
 from html import escape
 from typing import Any
 
@@ -35,15 +36,21 @@ def page(schema: dict[str, Any]) -> str:
 def _operation(path: str, method: str, operation: dict[str, Any], models: dict[str, Any]) -> str:
     text = escape(operation.get("description", operation.get("summary", "")))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    fields = _fields(_resolved(body.get("schema", {}), models))
+    schema = _resolved(body.get("schema", {}), models)
     head = f"<b>{method.upper()}</b><code>{escape(path)}</code>"
-    return f"<details><summary>{head}</summary><p>{text}</p>{fields}</details>"
+    body_text = _example(schema) + _fields(schema)
+    return f"<details><summary>{head}</summary><p>{text}</p>{body_text}</details>"
 
 
 def _resolved(schema: dict[str, Any], models: dict[str, Any]) -> dict[str, Any]:
     name = schema.get("$ref", "").rsplit("/", 1)[-1]
     found: dict[str, Any] = models.get(name, schema)
     return found
+
+
+def _example(schema: dict[str, Any]) -> str:
+    shown = [json.dumps(body, indent=2) for body in schema.get("examples", [])[:1]]
+    return "".join(f"<pre>{escape(text)}</pre>" for text in shown)
 
 
 def _fields(schema: dict[str, Any]) -> str:

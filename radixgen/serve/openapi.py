@@ -1,11 +1,9 @@
 """What routes say of themselves in `/openapi.json`, and of a constraint's name in errors."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from radixgen.errors import InvalidGrammar, InvalidRequest
@@ -50,33 +48,6 @@ def answers(
         success["content"] = {kind: {"schema": {} if stream else {"type": "string"}}}
     found[200] = success
     return found
-
-
-def describe(app: FastAPI, model_names: Sequence[str]) -> None:
-    """Have `/openapi.json` name the models that a request may name: no other is served."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = get_openapi(
-                title=app.title,
-                version=app.version,
-                description=app.description,
-                routes=app.routes,
-            )
-            for schema in document["components"]["schemas"].values():
-                _name_models(schema.get("properties", {}).get("model"), list(model_names))
-            app.openapi_schema = document
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _name_models(field: dict[str, Any] | None, names: list[str]) -> None:
-    """`field`: the schema of a field `model`, which is text or, in some, nothing."""
-    if field is not None:
-        for part in field.get("anyOf", [field]):
-            if part.get("type") == "string":
-                part["enum"] = names
 
 
 @contextlib.contextmanager

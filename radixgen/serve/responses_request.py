@@ -43,13 +43,15 @@ class ResponsesRequest(RoutingFields, Bookkeeping):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: bool | None = Field(None, description="only false: nothing is stored")
     include: list[str] | None = Field(None, max_length=0)
     previous_response_id: None = Field(None, description="nothing is stored")
 
 
 def turns_of(body: ResponsesRequest) -> list[Turn]:
     """Raises ApiError, naming the item, for what is no text, call or result of one."""
+    if body.background:
+        raise bad_request("nothing is stored, so there is no background", "background")
     turns = [Turn("system", body.instructions)] if body.instructions else []
     return [*turns, *input_turns(body.input)]
 

@@ -194,12 +194,19 @@ def test_metrics_count(http: httpx2.Client) -> None:
         assert found, name
         return float(found[1])
 
-    names = ("radixgen:generation_tokens_total", "radixgen:e2e_request_latency_seconds_count")
-    before = [value(name) for name in names]
-    generate(http, text="hello", sampling_params=GREEDY)
-    after = [value(name) for name in names]
-    assert after[0] == before[0] + 8
-    assert after[1] == before[1] + 1
+    names = ("radixgen:generation_tokens_total", "radixgen:e2e_request_latency_seconds_count",
+             'radixgen:http_requests_total{path="/generate",status="200"}',
+             'radixgen:http_requests_total{path="/v1/models/{name:path}",status="404"}',
+             'radixgen:http_requests_total{path="other",status="404"}')  # fmt: skip
+
+    def ask() -> list[float]:
+        generate(http, text="hello", sampling_params=GREEDY)
+        assert http.get("/v1/models/none").status_code == 404
+        assert http.get("/no/such/route").status_code == 404
+        return [value(name) for name in names]
+
+    before, after = ask(), ask()
+    assert [b - a for a, b in zip(before, after, strict=True)] == [8, 1, 1, 1, 1]
     wait_until(lambda: value("radixgen:runtime_total_pages") == NUM_PAGES)
 
 
@@ -254,6 +261,7 @@ def test_bodies_that_are_none(http: httpx2.Client) -> None:
     assert large.status_code == 413
     assert http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     assert http.get("/v1/completions").status_code == 405
+    assert http.options("/generate").headers["allow"] == "POST, PUT"
 
 
 def nested(depth: int) -> dict[str, Any]:
