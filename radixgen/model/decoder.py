@@ -33,6 +33,7 @@ from radixgen.model.rope import rope_table
 if TYPE_CHECKING:
     from radixgen.model.recordings import Recorder
     from radixgen.model.triton_forward import TritonForward
+    from radixgen.model.triton_weights import LaunchWeights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +96,7 @@ class Decoder:
         self._scale = config.head_dim**-0.5
         self._fused: FusedForward | None = None
         self._launched: TritonForward | None = None
+        self._tiled: LaunchWeights | None = None
 
     def kv_layout(self, page_size: int, dtype: torch.dtype | None = None) -> KVLayout:
         """The form of this model's KV pages; `dtype` None is the compute dtype."""
@@ -160,17 +162,17 @@ class Decoder:
         """The forward pass as launches; Triton is loaded here and not before."""
         if self._launched is None or self._launched.cache is not cache:
             from radixgen.model.triton_forward import TritonForward
+            from radixgen.model.triton_weights import launch_weights
 
+            self._tiled = self._tiled or launch_weights(self.weights, self.dtype)
             tables = self._cos, self._sin
-            self._launched = TritonForward(self, cache, *tables, self.recorder)
+            self._launched = TritonForward(self, self._tiled, cache, *tables, self.recorder)
         return self._launched
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] from `forward` -> logits [rows, vocab], float32."""
-        if self.kernels == "triton":
-            from radixgen.model import triton_ops
-
-            return triton_ops.linear(hidden, self.weights.head).float()
+        if self._launched is not None:
+            return self._launched.logits(hidden)
         own = linear(hidden, self.weights.head).float()
         return own if self.peers is None else self.peers.gather(own, "vocab")
 

@@ -21,6 +21,7 @@ from radixgen.model.memory import (
     largest_steps,
     measure,
     pages_in,
+    weight_bytes,
 )
 from radixgen.model.recordings import CudaGraphs
 from radixgen.model.runner import ModelRunner
@@ -44,7 +45,7 @@ def load_runner(
     placement = place(model)
     dtype = _torch_dtype(model.dtype, placement.default_dtype)
     on_triton = placement.kernels == "triton"
-    packed = not on_triton and (library.library() is not None or dtype != torch.float32)
+    packed = on_triton or library.library() is not None or dtype != torch.float32
     loaded = load_model(files or resolve(model.model, model.revision), dtype, packed)
     config = loaded.config
     max_context = _max_context(config, model.max_context)
@@ -53,14 +54,13 @@ def load_runner(
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)
-    recorder = None
-    if placement.device.type == "cuda":
-        recorder = CudaGraphs(placement.device)
-        check_weights_fit(config, dtype, GpuMemory(placement.device))
     tensors = dict(loaded.weights)
+    if placement.device.type == "cuda":
+        check_weights_fit(weight_bytes(tensors, dtype), dtype, GpuMemory(placement.device))
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations), placement.device)
     adapters = load_adapters(model.adapters, config, placement.device)
+    recorder = CudaGraphs(placement.device) if placement.device.type == "cuda" else None
     decoder = Decoder(
         config, weights, dtype, max_context, adapters, placement.kernels, recorder=recorder
     )
@@ -101,7 +101,7 @@ def pages_beside(
             assert not errors, errors
 
     share = measure(memory, run, cache.memory_fraction)
-    return pages_in(share, layout, cache, schedule, decoder.config, decoder.dtype)
+    return pages_in(share, layout, cache, schedule)
 
 
 def choose_kv_dtype(

@@ -6,7 +6,7 @@ What a step needs is measured: the largest ones are run once before there are pa
 does not fit, the message says what takes how much and what would. Knows steps, no requests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +15,8 @@ import torch
 from radixgen.batch import ScheduledBatch, ScheduledRow
 from radixgen.config import CacheConfig, ScheduleConfig
 from radixgen.errors import ConfigError
-from radixgen.model.config import DecoderConfig
+from radixgen.kernels.linear import PackedWeight, Weight
 from radixgen.model.kv_cache import KVLayout
-from radixgen.model.weights import expected_shapes
 from radixgen.types import SamplingParams
 
 DEFAULT_FRACTION = 0.9  # of what is left: recorded steps and the allocator take some beside
@@ -61,18 +60,30 @@ class GpuMemory:
         return int(torch.cuda.max_memory_allocated(self._device)) - self._held
 
 
-def weight_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
-    """Of all tensors of a model in `dtype`."""
-    numbers = sum(torch.Size(shape).numel() for shape in expected_shapes(config).values())
-    return numbers * dtype.itemsize
+def weight_bytes(tensors: Mapping[str, Weight], dtype: torch.dtype) -> int:
+    """What a model's tensors take on a GPU, floats in `dtype`."""
+    return sum(_bytes_of(weight, dtype) for weight in tensors.values())
 
 
-def check_weights_fit(config: DecoderConfig, dtype: torch.dtype, memory: DeviceMemory) -> None:
-    """Raises ConfigError, before anything is loaded, where the weights alone do not fit."""
-    needed, free = weight_bytes(config, dtype), memory.free()
+def _bytes_of(weight: Weight, dtype: torch.dtype) -> int:
+    from radixgen.kernels.triton.packed import FORMS
+
+    count = torch.Size(weight.shape).numel()
+    if isinstance(weight, PackedWeight) and weight.kind in FORMS:
+        form = FORMS[weight.kind]
+        return count * form.bits // 8 + count // 32 * (4 if form.has_low else 2)
+    return count * dtype.itemsize
+
+
+def check_weights_fit(needed: int, dtype: torch.dtype, memory: DeviceMemory) -> None:
+    """Raises ConfigError, before anything is loaded, where the weights alone do not fit.
+
+    `needed`: bytes, with floats in `dtype`.
+    """
+    free = memory.free()
     if needed <= free:
         return
-    ways = ["take a smaller model or a GPU with more memory"]
+    ways = ["take a smaller or quantised model (GGUF), or a GPU with more memory"]
     if dtype == torch.float32 and needed // 2 <= free:
         ways.insert(0, f"dtype='bfloat16' needs {_gib(needed // 2)}")
     raise ConfigError(
@@ -106,6 +117,7 @@ class Share:
     """How a device's memory is shared, in bytes."""
 
     total: int
+    held: int  # before anything of this is asked for: weights
     step: int  # what the largest step needs
     left: int  # for pages, the step's need already taken off
     fraction: float
@@ -117,11 +129,12 @@ class Share:
 
 def measure(memory: DeviceMemory, run: Callable[[], None], fraction: float | None) -> Share:
     """Run the largest steps and see what they leave. `run` keeps nothing of what it took."""
+    held = memory.total() - memory.free()
     memory.start_peak()
     run()
     step = memory.peak()
     left = max(memory.free() - step, 0)
-    return Share(memory.total(), step, left, fraction or DEFAULT_FRACTION)
+    return Share(memory.total(), held, step, left, fraction or DEFAULT_FRACTION)
 
 
 def pages_in(
@@ -129,8 +142,6 @@ def pages_in(
     layout: KVLayout,
     cache: CacheConfig,
     schedule: ScheduleConfig,
-    config: DecoderConfig,
-    dtype: torch.dtype,
 ) -> int:
     """cache.num_pages, or as many as there is room for. Raises ConfigError if they do not fit."""
     fits = share.for_pages // layout.page_bytes
@@ -145,11 +156,10 @@ def pages_in(
     if share.step > layout.page_bytes and schedule.max_step_tokens > 1:
         ways.append(f"lower max_step_tokens={schedule.max_step_tokens}")
     raise ConfigError(
-        f"{asked} not fit into the GPU's {_gib(share.total)}: the weights take "
-        f"{_gib(weight_bytes(config, dtype))} in {_name(dtype)}, the largest step "
-        f"{_gib(share.step)}; {_gib(share.left)} are left, at {_gib(layout.page_bytes)} a page of "
-        f"{layout.page_size} tokens. What would fit: {fits} pages, a context of {tokens} tokens; "
-        f"{', or '.join(ways)}"
+        f"{asked} not fit into the GPU's {_gib(share.total)}: weights (and what else is there) "
+        f"take {_gib(share.held)}, the largest step {_gib(share.step)}; {_gib(share.left)} are "
+        f"left, at {_gib(layout.page_bytes)} a page of {layout.page_size} tokens. What would fit: "
+        f"{fits} pages, a context of {tokens} tokens; {', or '.join(ways)}"
     )
 
 

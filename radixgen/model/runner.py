@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
+from radixgen.batch import PageCopy, RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
 from radixgen.errors import InvalidRequest
 from radixgen.kernels import sampling
 from radixgen.model.attention import (
@@ -63,13 +63,13 @@ class ModelRunner:
         nothing has been computed then. What goes wrong in one row is that row's `error`.
         """
         if not batch.rows:
-            copy_pages(batch.copies, self.cache)
+            self._copy_pages(batch.copies)
             return StepResult(())
         started = time.perf_counter()
         self._check_adapters(batch.rows)
         context = self.decoder.max_context
         inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
-        copy_pages(batch.copies, self.cache)
+        self._copy_pages(batch.copies)
         hidden, logits = self.decoder.step(inputs, self.cache, want_logits=_only_draws(batch.rows))
         forwarded = time.perf_counter()
         if fill_mask is not None:
@@ -78,6 +78,12 @@ class ModelRunner:
         mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
         results = self._results(batch.rows, inputs, hidden, logits, mask)
         return StepResult(results, forwarded - started, time.perf_counter() - filled)
+
+    def _copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        if self.decoder.kernels == "triton":
+            self.decoder.launched_over(self.cache).copy(copies)
+        else:
+            copy_pages(copies, self.cache)
 
     def _check_adapters(self, rows: Sequence[ScheduledRow]) -> None:
         for row in rows:

@@ -15,20 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from radixgen.batch import PageCopy
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
 from radixgen.kernels.triton.attention_items import Tables, make_items
+from radixgen.kernels.triton.page_copy import addresses_of, copy_pages
 from radixgen.model import triton_ops as ops
 from radixgen.model.adapters import Adapter, adapt
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.forms import Place
 from radixgen.model.kv_cache import KVCache
-from radixgen.model.layers import Projection, embed
 from radixgen.model.padding import idle_inputs, pad_items, pad_rows, size_for, sizes_to
 from radixgen.model.recordings import Recorder, Recordings
 from radixgen.model.staging import Staging
+from radixgen.model.triton_weights import LaunchLayer, LaunchWeights, Parts
 
 if TYPE_CHECKING:
-    from radixgen.model.decoder import Decoder, Layer
+    from radixgen.model.decoder import Decoder
 
 TILE_ROWS = 64
 """Rows (queries times the heads of a group) of every attention tile, in decode and prefill alike:
@@ -78,18 +80,21 @@ class TritonForward:
     def __init__(
         self,
         decoder: "Decoder",
+        weights: LaunchWeights,
         cache: KVCache,
         cos: Tensor,
         sin: Tensor,
         recorder: Recorder | None = None,
     ) -> None:
-        self._decoder, self.cache = decoder, cache
+        self._decoder, self._weights, self.cache = decoder, weights, cache
         self._cos, self._sin = cos, sin
         c = decoder.config
         self._windows = [layer.window for layer in decoder.weights.layers]
         self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
         self._page_size = cache.layout.page_size
-        self._staging = Staging(cache.device)
+        self._staging, self._copies = Staging(cache.device), Staging(cache.device)
+        self._pages = (*cache.k_pages, *cache.v_pages)
+        self._addresses = addresses_of(self._pages)
         self.recordings = None if recorder is None else Recordings(recorder)
 
     def __call__(self, inputs: StepInputs, want_logits: bool) -> tuple[Tensor, Tensor | None]:
@@ -111,6 +116,13 @@ class TritonForward:
             host.shape, host.arrays, lambda sent: self.launch(self.receive(host, sent), True)
         )
         return hidden[:tokens], None if logits is None else logits[:tokens]
+
+    def copy(self, copies: Sequence[PageCopy]) -> None:
+        """Do a step's page copies, none of whose targets is a source, before its forward pass."""
+        if copies:
+            numbers = np.array([(c.source, c.target, c.num_tokens) for c in copies], np.int64)
+            columns = self._copies.send(list(numbers.T))
+            copy_pages(self._pages, self._addresses, *columns)
 
     def warm_up(self, most: int = MAX_RECORDED) -> None:
         """Compile what decoding needs and record its sizes up to `most` rows, before any request.
@@ -175,11 +187,11 @@ class TritonForward:
 
     def launch(self, step: DeviceStep, want_logits: bool) -> tuple[Tensor, Tensor | None]:
         """The forward pass itself: launches in order, nothing that waits or looks at results."""
-        decoder, w = self._decoder, self._decoder.weights
+        decoder, w = self._decoder, self._weights
         eps = decoder.config.rms_norm_eps
-        residual = embed(w.embedding, step.token_ids, decoder.dtype)
-        x = ops.rms_norm(residual, w.layers[0].input_norm, eps)
-        next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
+        residual = ops.embed(w.embedding, step.token_ids, decoder.dtype)
+        x = ops.rms_norm(residual, w.layers[0].own.input_norm, eps)
+        next_norms = [layer.own.input_norm for layer in w.layers[1:]] + [w.final_norm]
         chosen = [(decoder.adapters[name], tokens) for name, tokens, _ in step.adapters]
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
             queries = self._queries(layer, i, x, step, chosen)
@@ -189,18 +201,22 @@ class TritonForward:
                 chosen = [(decoder.adapters[name], rows) for name, _, rows in step.adapters]
             if not len(queries):
                 return residual, None
-            work = step.last_work if is_last else step.work[layer.window]
+            work = step.last_work if is_last else step.work[layer.own.window]
             attended = self._attend(layer, i, queries, work)
             mixed = _map(layer.output, attended, i, "output", chosen)
-            x, residual = ops.add_rms_norm(mixed, residual, layer.ffn_norm, eps)
+            x, residual = ops.add_rms_norm(mixed, residual, layer.own.ffn_norm, eps)
             gated = ops.silu_mul(_map(layer.gate_up, x, i, "gate_up", chosen))
             x = _map(layer.down, gated, i, "down", chosen)
             x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
-        return x, decoder.logits(x) if want_logits else None
+        return x, self.logits(x) if want_logits else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] -> logits [rows, vocab], float32."""
+        return ops.linear(hidden, self._weights.head).float()
 
     def _queries(
         self,
-        layer: "Layer",
+        layer: LaunchLayer,
         index: int,
         x: Tensor,
         step: DeviceStep,
@@ -217,15 +233,15 @@ class TritonForward:
             self.cache.k_pages[index],
             self.cache.v_pages[index],
             c.num_heads,
-            layer.q_norm,
-            layer.k_norm,
+            layer.own.q_norm,
+            layer.own.k_norm,
             c.rms_norm_eps,
         )
 
-    def _attend(self, layer: "Layer", index: int, queries: Tensor, work: DeviceItems) -> Tensor:
+    def _attend(self, layer: LaunchLayer, index: int, queries: Tensor, work: DeviceItems) -> Tensor:
         scale = self._decoder.config.head_dim**-0.5
         pages = self.cache.k_pages[index], self.cache.v_pages[index]
-        mixed = paged_attention(queries, *pages, work, scale=scale, window=layer.window)
+        mixed = paged_attention(queries, *pages, work, scale=scale, window=layer.own.window)
         return mixed.view(len(queries), -1)
 
 
@@ -236,14 +252,14 @@ def _is_small(inputs: StepInputs) -> bool:
 
 
 def _map(
-    projection: Projection,
+    projection: Parts,
     x: Tensor,
     layer: int,
     place: Place,
     chosen: Sequence[tuple[Adapter, Tensor]],
 ) -> Tensor:
     """x [rows, in] -> [rows, out], with what adapters add to their rows."""
-    parts = [ops.linear(x, weight, bias) for weight, bias in projection.parts]
+    parts = [ops.linear(x, weight, bias) for weight, bias in projection]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
     if chosen:
         adapt(y, x, layer, place, chosen)

@@ -1,7 +1,7 @@
 """A model of quantised weights, as loaded from its GGUF, is the model of the dequantised ones."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -39,16 +39,20 @@ def tiny_gguf(folder: Path, kind: str) -> ModelFiles:
     return ModelFiles("gguf", path, "tiny")
 
 
-def logits(files: ModelFiles, setting: ActivationForm | None) -> Tensor:
+def logits(
+    files: ModelFiles,
+    setting: ActivationForm | None,
+    kernels: Literal["c", "triton"] = "c",
+    tokens: list[int] = TOKENS,
+) -> Tensor:
     """[tokens, vocab] with packed weights, their inputs as set; None: with dequantised weights."""
     loaded = load_model(files, packed=setting is not None)
     forms = choose_forms(setting or "float32")
-    decoder = Decoder(
-        loaded.config, assemble(loaded.config, dict(loaded.weights), torch.float32, forms)
-    )
+    weights = assemble(loaded.config, dict(loaded.weights), torch.float32, forms)
+    decoder = Decoder(loaded.config, weights, kernels=kernels)
     assert isinstance(decoder.weights.head, PackedWeight) == (setting is not None)
     cache = KVCache.allocate(decoder.kv_layout(16), 3)
-    row = ScheduledRow("r", 0, TOKENS, 0, [0, 1, 2], False, GREEDY, 0, logprobs_from=0, next_id=0)
+    row = ScheduledRow("r", 0, tokens, 0, [0, 1, 2], False, GREEDY, 0, logprobs_from=0, next_id=0)
     with torch.inference_mode():
         inputs = build_inputs([row], cache, 259, decoder.max_context)
         return decoder.logits(decoder.forward(inputs, cache))
@@ -67,3 +71,12 @@ def test_the_loaded_model_equals_the_dequantised_one_to_rounding(tmp_path: Path,
     assert errors["float32"] < 1e-4, errors  # a random model doubles each error a few times
     assert errors["int16"] < 3e-2, errors
     assert errors["int8"] > errors["int16"] > errors["float32"], errors
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
+def test_packed_weights_by_triton_are_the_dequantised_ones(tmp_path: Path, kind: str) -> None:
+    """Interpreted. No kernel reads Q6_K, so it becomes floats."""
+    files, few = tiny_gguf(tmp_path, kind), TOKENS[:4]
+    expected = logits(files, None, tokens=few)
+    found = logits(files, "float32", "triton", few)
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4

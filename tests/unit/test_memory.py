@@ -4,14 +4,17 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from helpers import tiny_decoder
+from helpers import random_blocks, tiny_decoder
 
 from radixgen.config import CacheConfig, ScheduleConfig
 from radixgen.errors import ConfigError
+from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.triton.packed import FORMS, pack_for_gpu
 from radixgen.model.config import DecoderConfig, RopeConfig
 from radixgen.model.kv_cache import KVLayout
 from radixgen.model.load import pages_beside
 from radixgen.model.memory import check_weights_fit, largest_steps, measure, weight_bytes
+from radixgen.model.weights import expected_shapes
 
 GIB = 2**30
 
@@ -38,7 +41,7 @@ class Memory:
         return self.step
 
 
-EIGHT = DecoderConfig(
+CONFIG = DecoderConfig(
     family="llama",
     hidden_size=4096,
     num_layers=32,
@@ -54,15 +57,32 @@ EIGHT = DecoderConfig(
 )
 
 
+EIGHT = {name: torch.empty(shape, device="meta") for name, shape in expected_shapes(CONFIG).items()}
+
+
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
-    assert weight_bytes(EIGHT, torch.bfloat16) == 8_030_261_248 * 2
-    check_weights_fit(EIGHT, torch.bfloat16, Memory(16 * GIB))
+    half = weight_bytes(EIGHT, torch.bfloat16)
+    assert half == 8_030_261_248 * 2
+    check_weights_fit(half, torch.bfloat16, Memory(16 * GIB))
     with pytest.raises(ConfigError, match=r"29.92 GiB in float32, but .* 24.00 GiB 23.00 GiB"):
-        check_weights_fit(EIGHT, torch.float32, Memory(23 * GIB))
+        check_weights_fit(2 * half, torch.float32, Memory(23 * GIB))
     with pytest.raises(ConfigError, match=r"dtype='bfloat16' needs 14.96 GiB, or take a smaller"):
-        check_weights_fit(EIGHT, torch.float32, Memory(23 * GIB))
-    with pytest.raises(ConfigError, match="free; take a smaller model or a GPU with more memory"):
-        check_weights_fit(EIGHT, torch.bfloat16, Memory(8 * GIB))
+        check_weights_fit(2 * half, torch.float32, Memory(23 * GIB))
+    with pytest.raises(ConfigError, match="free; take a smaller or quantised model"):
+        check_weights_fit(half, torch.bfloat16, Memory(8 * GIB))
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_1", "q8_0", "q6_k"])
+def test_packed_weights_take_what_they_are_tiled_to(kind: str) -> None:
+    blocks = torch.from_numpy(random_blocks(kind.upper(), 128, 256))
+    weight = PackedWeight(kind, (128, 256), blocks)
+    found = weight_bytes({"w": weight}, torch.bfloat16)
+    if kind not in FORMS:
+        assert found == 128 * 256 * 2
+        return
+    made = pack_for_gpu(weight)
+    tensors = (made.codes, made.scales, *(() if made.lows is None else (made.lows,)))
+    assert found == sum(t.numel() * t.element_size() for t in tensors)
 
 
 def test_pages_get_their_share_of_what_a_step_leaves() -> None:
