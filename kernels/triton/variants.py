@@ -7,6 +7,7 @@ from radixgen.kernels.triton import (
     activation,
     attention,
     linear,
+    lora,
     norm,
     packed,
     page_copy,
@@ -20,7 +21,9 @@ from radixgen.kernels.triton.launch import power_of_two
 
 def variants() -> Iterator[Variant]:
     """All of them, each with a name of its own; those that have a matrix product say so in it."""
-    return chain(_attention(), _sampling(), _rows(), _rope_write(), _linear(), _packed(), _moves())
+    return chain(
+        _attention(), _sampling(), _rows(), _rope_write(), _linear(), _packed(), _moves(), _lora()
+    )
 
 
 def _attention() -> Iterator[Variant]:
@@ -227,3 +230,40 @@ def _moves() -> Iterator[Variant]:
         ALIGNED=True,
         BLOCK=page_copy.BLOCK,
     )
+
+
+def _lora() -> Iterator[Variant]:
+    for rank in (16, 64):
+        yield Variant.of(
+            f"lora shrink product rank={rank}",
+            lora.shrink_kernel,
+            {
+                "*bf16": "x a",
+                "*fp32": "shrunk",
+                "*i32": "segments rows",
+                "i32": "num_rows columns x_stride num_parts",
+            },
+            odd="num_rows num_parts",
+            num_warps=lora.NUM_WARPS,
+            amd=lora.AMD_OPTIONS,
+            RANK=rank,
+            SLICE=lora.SLICE,
+            BLOCK_ROWS=lora.BLOCK_ROWS,
+            BLOCK_COLUMNS=lora.BLOCK_COLUMNS,
+        )
+        yield Variant.of(
+            f"lora expand product rank={rank}",
+            lora.expand_kernel,
+            {
+                "*bf16": "y b",
+                "*fp32": "shrunk scales",
+                "*i32": "starts segments rows",
+                "i32": "num_rows num_slices outputs y_stride num_parts",
+            },
+            odd="num_rows num_slices num_parts",
+            num_warps=lora.NUM_WARPS,
+            amd=lora.AMD_OPTIONS,
+            RANK=rank,
+            BLOCK_ROWS=lora.BLOCK_ROWS,
+            BLOCK_OUTPUTS=lora.BLOCK_OUTPUTS,
+        )
