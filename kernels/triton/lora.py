@@ -83,8 +83,13 @@ class LoraWeights:
                     shaped("B", b, sizes[j], len(a))
                     whole_a[i, j, : len(a)] = a
                     whole_b[i, starts[j] : starts[j + 1], : len(a)] = b
-        moved = (whole_a.to(dtype), whole_b.to(dtype), scales, torch.from_numpy(starts))
-        return cls(*(tensor.to(device) for tensor in moved), max_outputs=max(sizes))
+        return cls(
+            whole_a.to(device, dtype),
+            whole_b.to(device, dtype),
+            scales.to(device),
+            torch.from_numpy(starts).to(device),
+            max(sizes),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from itertools import chain
 from radixgen.kernels.triton import (
     activation,
     attention,
+    edits,
     linear,
     lora,
     norm,
@@ -22,7 +23,15 @@ from radixgen.kernels.triton.launch import power_of_two
 def variants() -> Iterator[Variant]:
     """All of them, each with a name of its own; those that have a matrix product say so in it."""
     return chain(
-        _attention(), _sampling(), _rows(), _rope_write(), _linear(), _packed(), _moves(), _lora()
+        _attention(),
+        _sampling(),
+        _edits(),
+        _rows(),
+        _rope_write(),
+        _linear(),
+        _packed(),
+        _moves(),
+        _lora(),
     )
 
 
@@ -86,7 +95,7 @@ def _sampling() -> Iterator[Variant]:
             sampling.sample_kernel,
             {
                 "*fp32": "logits temperatures top_ps min_ps",
-                "*i32": "bitmask mask_rows top_ks legal",
+                "*i32": "bitmask mask_rows top_ks outcomes",
                 "*fp64": "points",
                 "*i64": "token_ids",
                 "i32": "logits_stride bitmask_stride vocab",
@@ -97,6 +106,21 @@ def _sampling() -> Iterator[Variant]:
             FILTERED=filtered,
             BLOCK=sampling.BLOCK,
         )
+
+
+def _edits() -> Iterator[Variant]:
+    yield Variant.of(
+        "edit_logits",
+        edits.edit_kernel,
+        {
+            "*fp32": "logits numbers",
+            "*i32": "rows token_ids",
+            "i32": "num_cells num_rows logits_stride vocab",
+        },
+        odd="num_cells num_rows",
+        num_warps=1,
+        BLOCK=edits.BLOCK,
+    )
 
 
 def _rows() -> Iterator[Variant]:

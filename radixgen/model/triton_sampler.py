@@ -38,15 +38,11 @@ class TritonChooser:
         """
         rows, vocab = logits.shape
         require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
-        peaks = logits.amax(dim=-1)  # NaN wins every comparison, so a peak shows it
         columns = self._settings.send(_columns(choices, vocab))
         there = self._send(bitmask, choices)
         filtered = any(0 < c.top_k < vocab or c.top_p < 1 or c.min_p > 0 for c in choices)
-        token_ids, legal = sample(logits, there, *columns, filtered=filtered)
-        outcomes = torch.where(legal == 1, int(Outcome.CHOSEN), int(Outcome.NONE_ALLOWED))
-        outcomes = torch.where(peaks.isfinite(), outcomes, int(Outcome.NOT_FINITE))
-        ids = torch.where(outcomes == int(Outcome.CHOSEN), token_ids, 0)
-        found = torch.stack((ids, outcomes), dim=1).tolist()
+        token_ids, outcomes = sample(logits, there, *columns, filtered=filtered)
+        found = torch.stack((token_ids, outcomes), dim=1).tolist()
         return [(token_id, Outcome(outcome)) for token_id, outcome in found]
 
     def _send(self, bitmask: Tensor | None, choices: Sequence[Choice]) -> Tensor | None:

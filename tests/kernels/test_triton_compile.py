@@ -15,7 +15,7 @@ from radixgen.kernels.triton.compile import TARGETS
 BASELINE = Path(__file__).with_name("triton_baseline.json")
 Table = dict[str, dict[str, Any]]
 # Kernels that read few bytes, each a number here and there.
-NARROW = ("attention merge", "packed rows", "verify")
+NARROW = ("attention merge", "packed rows", "verify", "edit_logits")
 
 
 @pytest.fixture(scope="module")
