@@ -17,7 +17,7 @@ not left to the order of steps:
              | full pages  |  quantised             | full precision            |  not seen
                sink_pages                             recent_pages at most
 
-    first_recent(p) = p rounded down to whole runs of `recent_pages` pages
+    first_recent(p) = p rounded down to whole runs of `recent_pages` pages, or 0 within the sinks
 
 What a query sees is a function of its position alone. It is the same whether its sequence came in
 one step or token by token, cold or over pages that another sequence left; a known prefix is taken
@@ -40,6 +40,7 @@ BITS = (2, 4)
 # those below.
 SLACK = 2.0**-10
 TINY = 2.0**-24
+LARGEST = 65000.0  # that is stored: float16 holds it, and its group's zero and scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class KiviForm:
 
     def first_recent(self, position: int) -> int:
         """The first of the recent keys that the query at a position sees in full precision."""
-        return position // self.run * self.run
+        first = position // self.run * self.run
+        return first if first > self.sink else 0
 
     def page_bytes(self, head_dim: int) -> int:
         """Bytes of a page's keys, or values, of one head."""
@@ -95,7 +97,7 @@ def head_dim_of(pages: Tensor, bits: int) -> int:
 def quantize_pages(k: Tensor, v: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """k, v [..., 32, head_dim], full pages, as uint8 [..., page bytes].
 
-    A group with a value that is not finite, or too large for float16, is NaN as a whole.
+    A group with a value that is not finite, or beyond LARGEST, is NaN as a whole.
     """
     KiviForm(bits).page_bytes(k.shape[-1])
     shaped("v", v, *k.shape)
@@ -108,13 +110,14 @@ def quantize_pages(k: Tensor, v: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def _quantize(x: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes (whole numbers), scales and zeros of x in groups along a dimension."""
+    held = x.abs() <= LARGEST
+    all_held = held.all(group, keepdim=True)
+    x = torch.where(held, x, 0.0)
     low, high = x.amin(group, keepdim=True), x.amax(group, keepdim=True)
     zero = (low - low.abs() * SLACK - TINY).half()
     scale = ((high - zero.float()) * ((1 + SLACK) / (2**bits - 1)) + TINY).half()
-    finite = zero.isfinite() & scale.isfinite() & (low == low)
     codes = torch.floor((x - zero.float()) * (1.0 / scale.float()) + 0.5).clamp(0, 2**bits - 1)
-    codes = torch.where(finite, codes, 0.0)
-    return codes, torch.where(finite, scale, torch.nan), torch.where(finite, zero, torch.nan)
+    return codes, torch.where(all_held, scale, torch.nan), torch.where(all_held, zero, torch.nan)
 
 
 def _pack(codes: Tensor, scale: Tensor, zero: Tensor, bits: int, first: int) -> Tensor:
@@ -152,27 +155,27 @@ def _unpack(pages: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
 def kivi_attention_reference(
     q: Tensor,
     pages: tuple[Tensor, Tensor],
-    staged: tuple[Tensor, Tensor],
+    plain: tuple[Tensor, Tensor],
     form: KiviForm,
     tables: tuple[Tensor, Tensor, Tensor, Tensor],
-    staged_indices: Tensor,
+    plain_indices: Tensor,
     *,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Attention of q [num_tokens, num_heads, head_dim] over quantised and staged pages.
+    """Attention of q [num_tokens, num_heads, head_dim] over quantised and plain pages.
 
-    pages: keys' and values', uint8 [num_pages, num_kv_heads, page bytes]. staged: those in full
-    precision, [num_staged, num_kv_heads, 32, head_dim]. tables: qo_indptr, kv_indptr, kv_indices,
-    kv_last_page_len as `paged_attention` takes them, and staged_indices, int32 like kv_indices:
+    pages: keys' and values', uint8 [num_pages, num_kv_heads, page bytes]. plain: those in full
+    precision, [num_plain, num_kv_heads, 32, head_dim]. tables: qo_indptr, kv_indptr, kv_indices,
+    kv_last_page_len as `paged_attention` takes them, and plain_indices, int32 like kv_indices:
     where a page lies in full precision, if it is asked for. By torch alone: each run of queries is
     a sequence of its own over a pool of what all pages mean.
     """
     num_pages = pages[0].shape[0]
     pools = (
-        torch.cat((dequantize_keys(pages[0], form.bits), staged[0].float())),
-        torch.cat((dequantize_values(pages[1], form.bits), staged[1].float())),
+        torch.cat((dequantize_keys(pages[0], form.bits), plain[0].float())),
+        torch.cat((dequantize_values(pages[1], form.bits), plain[1].float())),
     )
     queries, used = tables[0].tolist(), tables[1].tolist()
     indptr, indices, last, ends = [0], list[Tensor](), list[int](), [0]
@@ -182,10 +185,11 @@ def kivi_attention_reference(
         position = length - (queries[row + 1] - queries[row])
         while position < length:
             recent = form.first_recent(position)
-            end = min(recent + form.run, length)
-            ids = torch.where(staged_indices[own] < 0, -1, staged_indices[own] + num_pages)
-            coarse = slice(form.sink_pages, max(recent // PAGE_SIZE, form.sink_pages))
-            ids[coarse] = tables[2][own][coarse]
+            end = min((position // form.run + 1) * form.run, length)
+            ids = torch.where(plain_indices[own] < 0, -1, plain_indices[own] + num_pages)
+            if recent:
+                coarse = slice(form.sink_pages, recent // PAGE_SIZE)
+                ids[coarse] = tables[2][own][coarse]
             indices.append(ids[: -(-end // PAGE_SIZE)])
             indptr.append(indptr[-1] + len(indices[-1]))
             last.append((end - 1) % PAGE_SIZE + 1)
@@ -194,7 +198,9 @@ def kivi_attention_reference(
     narrow = (torch.tensor(x, dtype=torch.int32) for x in (ends, indptr, last))
     qo_indptr, kv_indptr, last_page_len = narrow
     kv_indices = torch.cat(indices) if indices else tables[2][:0]
-    require(not bool((kv_indices < 0).any()), "a page that is seen in full precision is not staged")
+    require(
+        not bool((kv_indices < 0).any()), "a page that is seen in full precision is not at hand"
+    )
     return paged_attention_reference(
         q, *pools, qo_indptr, kv_indptr, kv_indices, last_page_len,
         scale=scale, window=window, softcap=softcap,

@@ -72,15 +72,36 @@ def make_items(
     tables: Tables, page_size: int, max_rows: int, window: int | None = None, *, share: bool = True
 ) -> Items:
     """Items of at most `max_rows` queries each. `window`: keys before it are in no item."""
-    builder = _Builder(tables, page_size, max_rows, window)
+    positions = positions_of(tables, page_size)
+    builder = ItemBuilder(page_size, max_rows, window, positions)
+    for rows, first, end in key_runs(tables, page_size, share=share):
+        builder.add(queries_of(tables, rows), positions, tables.pages(rows[0]), first, end)
+    return builder.build()
+
+
+def positions_of(tables: Tables, page_size: int) -> Ints:
+    """Of every query, in its sequence; the last query is the last KV token."""
+    counts = np.diff(tables.qo_indptr)
+    lengths = np.array([tables.length(row, page_size) for row in range(len(counts))], np.int32)
+    shifts = np.repeat(lengths - tables.qo_indptr[1:], counts)
+    return (np.arange(len(shifts)) + shifts).astype(np.int32)
+
+
+def queries_of(tables: Tables, rows: Sequence[int]) -> Ints:
+    """The queries of some sequences."""
+    starts, ends = tables.qo_indptr[:-1], tables.qo_indptr[1:]
+    return _joined([np.arange(starts[row], ends[row], dtype=np.int32) for row in rows])
+
+
+def key_runs(
+    tables: Tables, page_size: int, *, share: bool = True
+) -> list[tuple[list[int], int, int]]:
+    """(sequences, first key, end of keys): of every sequence all keys, those that several share
+    once."""
     batch = len(tables.kv_last_page_len)
     if share:
-        for rows, first, end in _shared_runs(tables, page_size, batch):
-            builder.add(rows, first, end)
-    else:
-        for row in range(batch):
-            builder.add([row], 0, tables.length(row, page_size))
-    return builder.build()
+        return _shared_runs(tables, page_size, batch)
+    return [([row], 0, tables.length(row, page_size)) for row in range(batch)]
 
 
 def _shared_runs(tables: Tables, page_size: int, batch: int) -> list[tuple[list[int], int, int]]:
@@ -112,36 +133,41 @@ def _shared_runs(tables: Tables, page_size: int, batch: int) -> list[tuple[list[
     return runs
 
 
-class _Builder:
-    def __init__(self, tables: Tables, page_size: int, max_rows: int, window: int | None) -> None:
-        self._tables = tables
+class ItemBuilder:
+    """Collects items. `positions`: of every query of the step."""
+
+    def __init__(self, page_size: int, max_rows: int, window: int | None, positions: Ints) -> None:
         self._page_size = page_size
         self._max_rows = max_rows
         self._window = window
+        self._positions = positions
         self._items: list[tuple[int, int, int, int, int]] = []
         self._rows: list[Ints] = []
         self._pages: list[Ints] = []
         self._num_rows = self._num_pages = 0
-        starts, ends = tables.qo_indptr[:-1], tables.qo_indptr[1:]
-        lengths = [tables.length(row, page_size) for row in range(len(starts))]
-        self._first = np.array(lengths, np.int32) - (ends - starts)  # position of a first query
-        self.positions = np.concatenate(
-            [np.arange(a, a + b - s) for a, s, b in zip(self._first, starts, ends, strict=True)]
-            or [np.zeros(0)]
-        ).astype(np.int32)
         self._slots: list[tuple[int, int]] = []  # (first key, slot) in the order of slots
 
-    def add(self, sequences: Sequence[int], first: int, end: int) -> None:
-        """Keys [first, end) for all queries of some sequences that can see any of them."""
-        for low in range(first, end, SPLIT_TOKENS):
-            self._add_split(sequences, low, min(low + SPLIT_TOKENS, end))
+    @property
+    def num_items(self) -> int:
+        return len(self._items)
 
-    def _add_split(self, sequences: Sequence[int], low: int, high: int) -> None:
-        queries = np.concatenate([self._seeing(row, low, high) for row in sequences])
+    def add(self, queries: Ints, last_seen: Ints, pages: Ints, first: int, end: int) -> None:
+        """Keys [first, end) of a sequence's pages for those of some queries that see any of them.
+
+        last_seen: of every query of the step, the last key that it sees.
+        """
+        while first < end:
+            high = min(first // SPLIT_TOKENS * SPLIT_TOKENS + SPLIT_TOKENS, end)
+            seen = last_seen[queries] >= first
+            if self._window is not None:
+                seen &= self._positions[queries] - self._window < high - 1
+            used = pages[first // self._page_size : -(-high // self._page_size)]
+            self._add_split(queries[seen], used, first, high)
+            first = high
+
+    def _add_split(self, queries: Ints, used: Ints, low: int, high: int) -> None:
         if not len(queries):
             return
-        pages = self._tables.pages(sequences[0])
-        used = pages[low // self._page_size : -(-high // self._page_size)]
         page_start, self._num_pages = self._num_pages, self._num_pages + len(used)
         self._pages.append(used)
         for start in range(0, len(queries), self._max_rows):
@@ -151,26 +177,16 @@ class _Builder:
             self._rows.append(part)
             self._num_rows += len(part)
 
-    def _seeing(self, row: int, low: int, high: int) -> Ints:
-        """The queries of a sequence that see a key of [low, high)."""
-        start, end = int(self._tables.qo_indptr[row]), int(self._tables.qo_indptr[row + 1])
-        queries = np.arange(start, end, dtype=np.int32)
-        positions = self.positions[start:end]
-        seen = positions >= low
-        if self._window is not None:
-            seen &= positions - self._window < high - 1
-        return queries[seen]
-
     def build(self) -> Items:
         rows = _joined(self._rows)
         lows = np.array([low for low, _ in self._slots], np.int64)
         order = np.lexsort((lows, rows)).astype(np.int32)  # by query, then from left to right
-        counts = np.bincount(rows, minlength=len(self.positions))
+        counts = np.bincount(rows, minlength=len(self._positions))
         return Items(
             items=np.array(self._items, np.int32).reshape(-1, ITEM_FIELDS),
             rows=rows,
             pages=_joined(self._pages),
-            positions=self.positions,
+            positions=self._positions,
             merge_indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
             merge_slots=order,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
+from radixgen.kernels import kivi
 from radixgen.kernels.triton import (
     activation,
     attention,
@@ -16,6 +17,7 @@ from radixgen.kernels.triton import (
     sampling,
     verify,
 )
+from radixgen.kernels.triton import kivi as triton_kivi
 from radixgen.kernels.triton.compile import Variant
 from radixgen.kernels.triton.launch import power_of_two
 
@@ -24,6 +26,7 @@ def variants() -> Iterator[Variant]:
     """All of them, each with a name of its own; those that have a matrix product say so in it."""
     return chain(
         _attention(),
+        _kivi(),
         _sampling(),
         _edits(),
         _rows(),
@@ -86,6 +89,43 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
         PRECISION="tf32",
         WIDEN=False,
     )
+
+
+def _kivi() -> Iterator[Variant]:
+    codes = {"*u8": "k_codes v_codes", "*fp16": "k_numbers v_numbers"}
+    for bits in kivi.BITS:
+        for head_dim, rows in ((64, 16), (128, 64)):
+            yield Variant.of(
+                f"kivi partials product bits={bits} head_dim={head_dim} rows={rows}",
+                triton_kivi.kivi_partials_kernel,
+                {
+                    "*bf16": "q",
+                    **codes,
+                    "*fp32": "out stats",
+                    "*i32": "items rows pages positions recent",
+                    "fp32": "scale softcap",
+                    "i32": "q_stride num_heads",
+                },
+                odd="num_heads",
+                num_warps=attention.num_warps(rows),
+                num_stages=triton_kivi.NUM_STAGES,
+                GROUP=4,
+                BITS=bits,
+                HEAD_DIM=head_dim,
+                BLOCK_ROWS=rows,
+                WINDOW=0,
+                SOFTCAP=False,
+                PRECISION="tf32",
+                WIDEN=False,
+            )
+        yield Variant.of(
+            f"kivi store bits={bits} head_dim=128",
+            triton_kivi.store_kernel,
+            {"*bf16": "k v", **codes, "*i64": "sources targets"},
+            num_warps=triton_kivi.STORE_WARPS,
+            BITS=bits,
+            HEAD_DIM=128,
+        )
 
 
 def _sampling() -> Iterator[Variant]:

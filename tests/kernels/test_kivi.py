@@ -71,7 +71,7 @@ def test_what_is_not_finite_stays_in_its_group() -> None:
 class Sequence:
     """One sequence of a model that keeps its pages as a KiviForm says, computed in steps.
 
-    Pages are quantised when their run is full, and then leave the staged ones.
+    Pages are quantised when their run is full, and then leave the plain ones.
     """
 
     form: KiviForm
@@ -81,19 +81,19 @@ class Sequence:
     pages: tuple[Tensor, Tensor]
     page_ids: list[int]
     length: int = 0
-    staged: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by place in page_ids
+    plain: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by place in page_ids
 
     def step(self, count: int) -> Tensor:
         """The attention of the next tokens."""
         first, self.length = self.length, self.length + count
         for at in range(first, self.length):
-            k, v = self.staged.setdefault(at // PAGE_SIZE, self._empty())
+            k, v = self.plain.setdefault(at // PAGE_SIZE, self._empty())
             k[:, at % PAGE_SIZE], v[:, at % PAGE_SIZE] = self.k[at], self.v[at]
         self._quantize(first)
         out = self._attend(first)
         done = self.form.first_recent(self.length) // PAGE_SIZE
         for place in range(self.form.sink_pages, done):
-            self.staged.pop(place, None)
+            self.plain.pop(place, None)
         return out
 
     def _empty(self) -> tuple[Tensor, Tensor]:
@@ -104,21 +104,21 @@ class Sequence:
     def _quantize(self, first: int) -> None:
         begin = self.form.first_recent(first) // PAGE_SIZE
         for place in range(begin, self.form.first_recent(self.length) // PAGE_SIZE):
-            made = quantize_pages(*self.staged[place], self.form.bits)
+            made = quantize_pages(*self.plain[place], self.form.bits)
             for pages, page in zip(self.pages, made, strict=True):
                 pages[self.page_ids[place]] = page
 
     def _attend(self, first: int) -> Tensor:
         used = self.page_ids[: -(-self.length // PAGE_SIZE)]
-        places = {place: i for i, place in enumerate(self.staged)}
+        places = {place: i for i, place in enumerate(self.plain)}
         tables = ([0, self.length - first], [0, len(used)], used, [(self.length - 1) % 32 + 1])
         narrow = [torch.tensor(table, dtype=torch.int32) for table in tables]
         return kivi_attention_reference(
             self.q[first : self.length],
             self.pages,
             (
-                torch.stack([k for k, _ in self.staged.values()]),
-                torch.stack([v for _, v in self.staged.values()]),
+                torch.stack([k for k, _ in self.plain.values()]),
+                torch.stack([v for _, v in self.plain.values()]),
             ),
             self.form,
             (narrow[0], narrow[1], narrow[2], narrow[3]),
@@ -166,7 +166,7 @@ def test_a_prefix_of_whole_runs_is_taken_over_from_another(form: KiviForm) -> No
         if cold.page_ids.index(old) * PAGE_SIZE < warm.length:
             for mine, pages in zip(warm.pages, cold.pages, strict=True):
                 mine[new] = pages[old]
-    warm.staged = {place: cold.staged[place] for place in range(form.sink_pages)}
+    warm.plain = {place: cold.plain[place] for place in range(form.sink_pages)}
     start = warm.length
     assert torch.equal(warm.step(330 - start), wanted[start:])
 
@@ -196,6 +196,6 @@ def test_forms_that_are_not_made_are_refused() -> None:
         quantize_pages(torch.zeros(1, 16, 64), torch.zeros(1, 16, 64), 4)
     sequence = make_sequence(KiviForm(4))
     sequence.step(40)
-    sequence.staged = {0: sequence.staged[1]}
-    with pytest.raises(KernelError, match="not staged"):
+    sequence.plain = {0: sequence.plain[1]}
+    with pytest.raises(KernelError, match="not at hand"):
         sequence._attend(39)
