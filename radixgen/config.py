@@ -33,6 +33,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 MAX_THREADS = 1024  # more than a machine has cores, and few enough to be started
+MAX_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class ModelConfig:
     last two, as model/forms.py chooses for each place. Without C kernels it is float32.
     `device`: cpu, cuda or cuda:N. `kernels`: auto is C on a CPU and Triton on a GPU. Triton runs on
     a CPU too where TRITON_INTERPRET=1 was set before the start: slowly, for tests.
+    `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the
+    weights and KV pages. `tensor_split`: exact: each number is computed whole by one of them, as by
+    one alone; fast: ranks add parts of sums, half as many exchanges and other roundings.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -56,7 +60,9 @@ class ModelConfig:
     device: str = "cpu"
     kernels: Kernels = "auto"
     max_context: int | None = None  # tokens; None: the model's own
-    threads: int | None = None  # compute threads; None: one a physical core
+    threads: int | None = None  # compute threads of all ranks; None: one a physical core
+    tensor_parallel: int = 1
+    tensor_split: TensorSplit = "exact"
     adapters: dict[str, str] = field(default_factory=dict)  # LoRA: name -> PEFT's folder
 
     def __post_init__(self) -> None:
@@ -70,6 +76,7 @@ class ModelConfig:
         for name, path in self.adapters.items():
             _check_adapter(name, path)
         _check_device(self.device, self.kernels)
+        _check_ranks(self)
 
 
 def _check_device(device: str, kernels: Kernels) -> None:
@@ -79,6 +86,17 @@ def _check_device(device: str, kernels: Kernels) -> None:
     _require(
         device == "cpu" or kernels != "c",
         f"kernels='c' run on a CPU, not on device={device!r}; leave one of the two out",
+    )
+
+
+def _check_ranks(model: ModelConfig) -> None:
+    ranks = model.tensor_parallel
+    _require(1 <= ranks <= MAX_RANKS, f"tensor_parallel={ranks}: 1 to {MAX_RANKS} ranks")
+    by_c = model.device == "cpu" and model.kernels != "triton"
+    _require(
+        ranks == 1 or by_c,
+        f"tensor_parallel={ranks} splits a model among processes on a CPU with kernels='c'; with "
+        f"device={model.device!r} and kernels={model.kernels!r} leave it out",
     )
 
 

@@ -316,3 +316,21 @@ def merge_adapter(path: "Path", model: "Path", adapter: "Path") -> "Path":
             weights[own] = merged.float()
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     return path
+
+
+def wait_for_end(pid: int, seconds: float) -> None:
+    """Until no such process runs; a zombie that nobody has waited for is none."""
+    import time
+
+    import psutil
+    import pytest
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return
+        except psutil.NoSuchProcess:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"process {pid} is still there after {seconds} s")

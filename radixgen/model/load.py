@@ -23,8 +23,10 @@ from radixgen.model.memory import (
     pages_in,
     weight_bytes,
 )
+from radixgen.model.peers import Peers
 from radixgen.model.recordings import CudaGraphs
 from radixgen.model.runner import ModelRunner
+from radixgen.model.split import Split
 from radixgen.model.weights import load_model
 
 
@@ -42,11 +44,29 @@ def load_runner(
     adapters) that cannot be used and ConfigError for settings that do not fit the model or the
     machine. `schedule`: by whose largest step a GPU's memory is shared, its steps warmed up.
     """
+    decoder, layout = load_decoder(model, cache, files or resolve(model.model, model.revision))
+    if decoder.device.type == "cpu":
+        num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
+        return _runner(decoder, layout, num_pages)
+    memory = GpuMemory(decoder.device)
+    num_pages = pages_beside(decoder, layout, cache, schedule or ScheduleConfig(), memory)
+    runner = _runner(decoder, layout, num_pages)
+    runner.warm_up((schedule or ScheduleConfig()).max_running)
+    return runner
+
+
+def load_decoder(
+    model: ModelConfig, cache: CacheConfig, files: ModelFiles, split: Split | None = None
+) -> tuple[Decoder, KVLayout]:
+    """The model and what its pages are like, without any.
+
+    `split`: a rank's part of it, which has not joined its peers yet. Errors as `load_runner`.
+    """
     placement = place(model)
     dtype = _torch_dtype(model.dtype, placement.default_dtype)
     on_triton = placement.kernels == "triton"
     packed = on_triton or library.library() is not None or dtype != torch.float32
-    loaded = load_model(files or resolve(model.model, model.revision), dtype, packed)
+    loaded = load_model(files, dtype, packed, split)
     config = loaded.config
     max_context = _max_context(config, model.max_context)
     is_packed = any(isinstance(weight, PackedWeight) for weight in loaded.weights.values())
@@ -62,17 +82,9 @@ def load_runner(
     adapters = load_adapters(model.adapters, config, placement.device)
     recorder = CudaGraphs(placement.device) if placement.device.type == "cuda" else None
     decoder = Decoder(
-        config, weights, dtype, max_context, adapters, placement.kernels, recorder=recorder
+        config, weights, dtype, max_context, adapters, placement.kernels, peers, recorder=recorder
     )
-    layout = decoder.kv_layout(cache.page_size, kv_dtype)
-    if placement.device.type == "cpu":
-        num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
-        return _runner(decoder, layout, num_pages)
-    memory = GpuMemory(placement.device)
-    num_pages = pages_beside(decoder, layout, cache, schedule or ScheduleConfig(), memory)
-    runner = _runner(decoder, layout, num_pages)
-    runner.warm_up((schedule or ScheduleConfig()).max_running)
-    return runner
+    return decoder, decoder.kv_layout(cache.page_size, kv_dtype)
 
 
 def _runner(decoder: Decoder, layout: KVLayout, num_pages: int) -> ModelRunner:

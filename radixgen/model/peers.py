@@ -51,6 +51,7 @@ class Peers:
         options._timeout = _PATIENCE
         try:
             self._group = gloo(store, self.split.rank, self.split.ranks, options)
+            self._all(torch.zeros(1))  # now nobody needs the file any more
         except RuntimeError as error:
             raise RuntimeUnavailable(f"the ranks of the model did not meet: {error}") from None
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -27,6 +28,7 @@ from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import LIGHT, GrammarPool
 from radixgen.runtime.grammar_screen import Screen
+from radixgen.runtime.ranks import Ranks, set_threads, start_ranks
 from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
@@ -49,20 +51,36 @@ class Built:
     page_size: int
     forms: str  # in which numbers it computes
     adapters: tuple[str, ...]  # names
+    ranks: Ranks | None = None  # the processes that hold other parts of the model
+
+    def close(self) -> None:
+        """End the processes that compute with this one."""
+        if self.ranks is not None:
+            self.ranks.close()
 
 
-def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_counter) -> Built:
+def build_engine(
+    config: RuntimeConfig,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    folder: Path | None = None,
+    on_loss: Callable[[str], None] = logger.error,
+) -> Built:
     """Load the model and put an engine together. `clock`: seconds, by which it times its steps.
 
+    For a model that is split among ranks: `folder`, where they meet, one that only this user can
+    enter; and `on_loss`, told the cause when one of them is lost, and with it this engine.
     Raises ModelError for files that cannot be used, ConfigError for settings that do not fit.
     """
-    threads = config.model.threads or library.num_threads()
-    library.set_num_threads(threads)
-    torch.set_num_threads(threads)
+    set_threads(config.model)
     files = resolve(config.model.model, config.model.revision)
     tokenizer = Tokenizer.load(files.path)
-    runner = load_runner(config.model, config.cache, files, config.schedule)
-    if fits(runner.decoder, runner.cache):
+    ranks = None
+    if config.model.tensor_parallel == 1:
+        runner = load_runner(config.model, config.cache, files, config.schedule)
+    else:
+        runner, ranks = start_ranks(config, files, folder, on_loss)
+    if fits(runner.decoder, runner.cache) or (ranks and library.library() is not None):
         torch.set_num_threads(1)  # its threads spin where those of the C kernels want to run
     num_pages = runner.cache.num_pages
     scheduler = Scheduler(
@@ -91,6 +109,7 @@ def build_engine(config: RuntimeConfig, clock: Callable[[], float] = time.perf_c
         page_size=config.cache.page_size,
         forms=describe_forms(config, runner),
         adapters=tuple(runner.decoder.adapters),
+        ranks=ranks,
     )
 
 
@@ -103,6 +122,8 @@ def settle() -> None:
 def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
     """Types of hidden states and KV pages, and of what meets packed weights where."""
     kept = f"{_name(runner.decoder.dtype)}, KV {_name(runner.cache.layout.dtype)}"
+    if config.model.tensor_parallel > 1:
+        kept += f"; {config.model.tensor_parallel} ranks, {config.model.tensor_split} split"
     if runner.decoder.kernels == "triton":
         return f"{kept}; Triton on {describe_device(runner.decoder.device)}"
     if library.library() is None:

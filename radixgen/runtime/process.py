@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import zmq
 from pydantic import TypeAdapter
@@ -25,6 +26,9 @@ from radixgen.config import RuntimeConfig
 from radixgen.errors import RadixgenError
 from radixgen.messages import Ready, RequestFailed, encode
 from radixgen.runtime.loop import Loop, listen
+
+if TYPE_CHECKING:
+    from radixgen.runtime.build import Built
 
 logger = logging.getLogger(__name__)
 
@@ -66,30 +70,43 @@ def _serve(orders: Orders, report: BinaryIO) -> int:
     context = zmq.Context(io_threads=1)
     try:
         socket = listen(context, orders.socket_path)
-        loop = _build(orders, socket)
+        built = _build(orders)
     except Exception as error:
         known = error if isinstance(error, RadixgenError) else RadixgenError(repr(error))
         logger.log(logging.DEBUG if known is error else logging.ERROR, "", exc_info=True)
         _say(report, RequestFailed("start", known.code, str(known)))
         return 1
+    loop = Loop(built.engine, socket, _ready(built))
     signal.signal(signal.SIGTERM, lambda *_: loop.ring())
     _say(report, loop.ready)
     loop.run()
     loop.close()
+    built.close()
     socket.close()
     context.term()
     return 0
 
 
-def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
-    from radixgen.runtime.build import (
-        build_engine,
-        settle,
-    )  # the model's libraries, seconds to load
+def _build(orders: Orders) -> "Built":
+    # The model's libraries, seconds to load.
+    from radixgen.runtime.build import build_engine, settle
 
-    built = build_engine(orders.config)
+    folder = Path(orders.socket_path).parent
+    built = build_engine(orders.config, folder=folder, on_loss=partial(_lose, folder))
     settle()
-    ready = Ready(
+    return built
+
+
+def _lose(folder: Path, cause: str) -> None:
+    """Leave at once: what was computed so far is of no use, and clients are told by the log."""
+    logger.error("%s", cause)
+    logging.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _ready(built: "Built") -> Ready:
+    return Ready(
         rid="start",
         model=built.model,
         vocab_size=built.vocab_size,
@@ -100,7 +117,6 @@ def _build(orders: Orders, socket: "zmq.Socket[bytes]") -> Loop:
         forms=built.forms,
         adapters=built.adapters,
     )
-    return Loop(built.engine, socket, ready)
 
 
 def _take_stdout() -> BinaryIO:

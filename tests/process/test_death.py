@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers import write_tiny_model
+from helpers import wait_for_end, write_tiny_model
 
 from radixgen import (
     AsyncRuntime,
@@ -39,19 +39,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runtime(model: Path) -> Iterator[Runtime]:
     with Runtime(model, num_pages=1000, threads=1) as runtime:
         yield runtime
-
-
-def wait_for_end(pid: int, seconds: float) -> None:
-    """Until no such process runs; a zombie that nobody has waited for is none."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return
-        except psutil.NoSuchProcess:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"process {pid} is still there after {seconds} s")
 
 
 def test_killing_the_runtime_ends_every_open_request_once(runtime: Runtime) -> None:
