@@ -89,8 +89,9 @@ def set_threads(model: ModelConfig) -> None:
 class Ranks:
     """Ranks 1 and up of a model. `on_loss` is called once, from any thread, when one is lost."""
 
-    def __init__(self, config: RuntimeConfig, folder: Path, on_loss: Callable[[str], None]) -> None:
-        self.meeting = folder / "ranks"
+    def __init__(
+        self, config: RuntimeConfig, meeting: Path, on_loss: Callable[[str], None]
+    ) -> None:
         self._num_ranks = config.model.tensor_parallel
         self._on_loss = on_loss
         self._is_over = False

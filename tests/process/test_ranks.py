@@ -110,7 +110,7 @@ def test_the_loss_of_a_rank_ends_all_and_is_told(model: Path) -> None:
     [
         ("sys.exit(3)", RuntimeUnavailable, "rank 1 of 2 ended with status 3"),
         (
-            """print('{"code": "config", "message": "too little memory"}')""",
+            """print('{"code": "config_error", "message": "too little memory"}')""",
             ConfigError,
             "too little memory",
         ),
