@@ -149,7 +149,7 @@ def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[S
         output_attention=AttentionMetadata(output_indptr, *tables),
         output_ends=(),
         adapters=tuple(
-            AdapterTokens(adapters[number], *chosen[2 * i : 2 * i + 2])
+            AdapterTokens(adapters[int(number)], *chosen[2 * i : 2 * i + 2])
             for i, number in enumerate(numbers)
         ),
     )
