@@ -8,6 +8,7 @@ in ROOT, but in the engine of that name. Requests and answers are lines of JSON:
 
 `tokens`: KV cells that the largest workload needs. An output is {"ids", "first"}: the tokens drawn,
 and seconds from the start to the first of them. Without a schema an engine ignores the end token.
+An item may have a "temperature", 0 if it has none, and then a "seed".
 """
 
 import ctypes
@@ -50,7 +51,10 @@ class Radixgen:
             outputs[name] = {"ids": [], "first": None}
             free = item["schema"] is None
             sampling = SamplingParams(
-                temperature=0.0, max_tokens=item["max_tokens"], ignore_eos=free
+                temperature=item.get("temperature", 0.0),
+                seed=item.get("seed"),
+                max_tokens=item["max_tokens"],
+                ignore_eos=free,
             )
             spec = None if free else GrammarSpec("json_schema", json.dumps(item["schema"]))
             self._engine.add(GenerateRequest(name, sampling, spec), array("i", item["ids"]))
@@ -94,7 +98,7 @@ class LlamaCpp:
     def run(self, items: Sequence[Item]) -> list[Output]:
         api, begin = self._api, time.perf_counter()
         api.llama_memory_clear(api.llama_get_memory(self._context), True)
-        samplers = [self._sampler(item["schema"]) for item in items]
+        samplers = [self._sampler(item) for item in items]
         outputs: list[Output] = [{"ids": [], "first": None} for _ in items]
         queue = [
             (s, at, token, at == len(item["ids"]) - 1)
@@ -126,15 +130,20 @@ class LlamaCpp:
             raise RuntimeError("llama.cpp could not decode a batch")
         return [(s, i) for i, (s, _, _, wanted) in enumerate(cells) if wanted]
 
-    def _sampler(self, schema: Any) -> Any:
-        api = self._api
+    def _sampler(self, item: Item) -> Any:
+        api, schema = self._api, item["schema"]
         chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         if schema is not None:
             grammars = import_module("llama_cpp.llama_grammar")
             grammar = grammars.json_schema_to_gbnf(json.dumps(schema)).encode()
             sampler = api.llama_sampler_init_grammar(self._vocab, grammar, b"root")
             api.llama_sampler_chain_add(chain, sampler)
-        api.llama_sampler_chain_add(chain, api.llama_sampler_init_greedy())
+        if item.get("temperature"):
+            api.llama_sampler_chain_add(chain, api.llama_sampler_init_temp(item["temperature"]))
+            last = api.llama_sampler_init_dist(item["seed"])
+        else:
+            last = api.llama_sampler_init_greedy()
+        api.llama_sampler_chain_add(chain, last)
         return chain
 
 
@@ -214,10 +223,14 @@ class Transformers:
     def run(self, items: Sequence[Item]) -> list[Output]:
         if any(item["schema"] for item in items):
             raise NotRun("no schemas")
-        torch, begin = self._torch, time.perf_counter()
-        width, count = max(len(item["ids"]) for item in items), items[0]["max_tokens"]
+        count, width = items[0]["max_tokens"], max(len(item["ids"]) for item in items)
         if width * len(items) > 16_384:
             raise NotRun("too large for one padded batch")
+        return self._generate(items, [], min_new_tokens=count, do_sample=False)
+
+    def _generate(self, items: Sequence[Item], processors: Sequence[Any], **how: Any) -> Any:
+        torch, begin = self._torch, time.perf_counter()
+        width = max(len(item["ids"]) for item in items)
         padding = [width - len(item["ids"]) for item in items]
         ids = [[0] * pad + item["ids"] for pad, item in zip(padding, items, strict=True)]
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
@@ -229,10 +242,81 @@ class Transformers:
 
         with torch.inference_mode():
             made = self._model.generate(
-                input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask), do_sample=False,
-                max_new_tokens=count, min_new_tokens=count, logits_processor=[note],
+                input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask),
+                max_new_tokens=items[0]["max_tokens"], logits_processor=[*processors, note], **how,
             )  # fmt: skip
         return [{"ids": row[width:].tolist(), "first": first[0]} for row in made]
+
+
+class Masked(Transformers):
+    """transformers' generate with a library's masks over its logits."""
+
+    def __init__(self, library: Callable[[Any, int], Callable[[Sequence[str]], Any]]) -> None:
+        self._library = library
+
+    def start(self, model: str, threads: int, tokens: int) -> str:
+        version = super().start(model, threads, tokens)
+        folder, name = os.path.split(model)
+        transformers = import_module("transformers")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        self._end = int(tokenizer.eos_token_id)
+        self._masks = self._library(tokenizer, self._model.config.vocab_size)
+        return f"over transformers {version}"
+
+    def run(self, items: Sequence[Item]) -> list[Output]:
+        if items[0]["schema"] is None:
+            return super().run(items)
+        begin = time.perf_counter()
+        masks = self._masks([json.dumps(item["schema"]) for item in items])
+        compiled = time.perf_counter() - begin
+        how: dict[str, Any] = {"do_sample": False}
+        if items[0].get("temperature"):
+            self._torch.manual_seed(items[0]["seed"])
+            how = {"do_sample": True, "temperature": items[0]["temperature"], "top_k": 0}
+        ends = {"eos_token_id": self._end, "pad_token_id": self._end}
+        outputs: list[Output] = self._generate(items, [masks], top_p=None, **how, **ends)
+        for output in outputs:
+            ids = output["ids"]
+            output["ids"] = ids[: ids.index(self._end) + 1] if self._end in ids else ids
+            output["first"] += compiled
+        return outputs
+
+
+def xgrammar(tokenizer: Any, vocab_size: int) -> Callable[[Sequence[str]], Any]:
+    """Schemas of a batch to what masks its logits: xgrammar's own processor for transformers."""
+    api = import_module("xgrammar")
+    processor = import_module("xgrammar.contrib.hf").LogitsProcessor
+    info = api.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab_size)
+    compiler = api.GrammarCompiler(info, max_threads=2)
+    return lambda schemas: processor([compiler.compile_json_schema(each) for each in schemas])
+
+
+def llguidance(tokenizer: Any, vocab_size: int) -> Callable[[Sequence[str]], Any]:
+    """Likewise, by llguidance."""
+    api, masks = import_module("llguidance"), import_module("llguidance.torch")
+    vocabulary = import_module("llguidance.hf").from_tokenizer(tokenizer, vocab_size)
+    compile_schema = api.LLMatcher.grammar_from_json_schema
+
+    def processor(schemas: Sequence[str]) -> Any:
+        matchers = [api.LLMatcher(vocabulary, compile_schema(s), log_level=0) for s in schemas]
+        for matcher in matchers:
+            if matcher.is_error():
+                raise ValueError(matcher.get_error())
+        bitmask = masks.allocate_token_bitmask(len(matchers), vocab_size)
+        is_first = iter((True,))
+
+        def process(ids: Any, logits: Any) -> Any:
+            is_drawn = not next(is_first, False)
+            for row, matcher in enumerate(matchers):
+                if is_drawn and not matcher.is_stopped():
+                    matcher.consume_token(int(ids[row, -1]))
+                masks.fill_next_token_bitmask(matcher, bitmask, row)
+            masks.apply_token_bitmask_inplace(logits, bitmask)
+            return logits
+
+        return process
+
+    return processor
 
 
 class NotRun(Exception):
@@ -244,12 +328,16 @@ ENGINES: dict[str, Callable[[], Any]] = {
     "llama.cpp": LlamaCpp,
     "openvino": OpenVino,
     "transformers": Transformers,
+    "xgrammar": lambda: Masked(xgrammar),
+    "llguidance": lambda: Masked(llguidance),
 }
 # What an interpreter must be able to import for an engine to be there.
 MODULES = {
     "llama.cpp": "llama_cpp",
     "openvino": "openvino_genai",
     "transformers": "transformers",
+    "xgrammar": "xgrammar",
+    "llguidance": "llguidance",
 }
 
 

@@ -11,11 +11,13 @@ greedy. Peers are those that the interpreter, or the one named by `--python PEER
 llama.cpp (llama-cpp-python), openvino (openvino-genai), transformers. `--quick` makes them smaller.
 """
 
+import argparse
 import json
 import random
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from radixgen.tokenizer import Tokenizer
 
 WORKER = Path(__file__).with_name("peer_engines.py")
 OURS = "radixgen"
+PEERS = ("llama.cpp", "openvino", "transformers")
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -73,20 +76,16 @@ QUICK = {
 
 def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--model", default="", help="a GGUF file; default: the embedded model")
-    parser.add_argument("--threads", type=int, default=library.default_threads())
-    parser.add_argument(
-        "--python", action="append", default=[], metavar="PEER=PATH",
-        help="an interpreter in which a peer is installed; may be given several times",
-    )  # fmt: skip
-    parser.add_argument("--only", default="", help="peers, separated by commas; default: all found")
+    add_options(parser)
     args = parser.parse_args()
     model = str(resolve(args.model).path)
     scales = QUICK if args.quick else FULL
     workloads = {name: items(name, scale, model) for name, scale in scales.items()}
-    pythons = dict(pair.partition("=")[::2] for pair in args.python)
-    only = args.only.split(",") if args.only else list(MODULES)
-    workers = start(model, args.threads, workloads, pythons, only)
+    tokens = max(
+        sum(len(item["ids"]) + item["max_tokens"] for item in requests)
+        for requests in workloads.values()
+    )
+    workers = start(args, model, tokens, PEERS)
     report = Report(
         "peers", {"model": Path(model).name, "threads": args.threads, "quick": args.quick}
     )
@@ -96,6 +95,17 @@ def main() -> int:
         for worker in workers.values():
             worker.stop()
     return report.finish()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `start` reads."""
+    parser.add_argument("--model", default="", help="a GGUF file; default: the embedded model")
+    parser.add_argument("--threads", type=int, default=library.default_threads())
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="PEER=PATH",
+        help="an interpreter in which a peer is installed; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--only", default="", help="peers, separated by commas; default: all found")
 
 
 # ---- workloads ----
@@ -164,20 +174,17 @@ class Worker:
 
 
 def start(
-    model: str,
-    threads: int,
-    workloads: dict[str, list[dict[str, Any]]],
-    pythons: dict[str, str],
-    only: list[str],
+    args: argparse.Namespace, model: str, tokens: int, peers: Sequence[str]
 ) -> dict[str, Worker]:
-    """The engines that are there, radixgen first, and a line about each that is not."""
-    unknown = ({*only} | {*pythons}) - {*MODULES}
+    """The engines that are there, radixgen first, and a line about each that is not.
+
+    `tokens`: KV cells that the largest workload needs.
+    """
+    pythons = dict(pair.partition("=")[::2] for pair in args.python)
+    only = args.only.split(",") if args.only else list(peers)
+    unknown = ({*only} | {*pythons}) - {*peers}
     if unknown:
-        sys.exit(f"unknown peer {min(unknown)!r}: use one of {', '.join(MODULES)}")
-    tokens = max(
-        sum(len(item["ids"]) + item["max_tokens"] for item in requests)
-        for requests in workloads.values()
-    )
+        sys.exit(f"unknown peer {min(unknown)!r}: use one of {', '.join(peers)}")
     workers: dict[str, Worker] = {}
     for name in ENGINES:
         python = pythons.get(name, sys.executable)
@@ -187,7 +194,7 @@ def start(
             print(f"{name}: not found ({python} has no module {MODULES[name]})")
             continue
         worker = Worker(name, python)
-        answer = worker.ask(op="start", model=model, threads=threads, tokens=tokens + 4096)
+        answer = worker.ask(op="start", model=model, threads=args.threads, tokens=tokens + 4096)
         if "version" not in answer:
             print(f"{name}: not started ({answer.get('error')})")
             worker.stop()

@@ -81,16 +81,17 @@ def _cases(compiler: GrammarCompiler, count: int, refused: "Counter[str]") -> It
             refused["does not compile"] += 1
             continue
         shortest = matcher.shortest_completion()
-        if matcher.error or not _can_judge(row["schema"]):
+        if matcher.error or not can_judge(row["schema"]):
             refused[matcher.error or "no validator understands it"] += 1
         else:
             found += 1
             yield Case(row["id"], row["schema"], spec, shortest)
 
 
-def _can_judge(schema: Any) -> bool:
+def can_judge(schema: Any) -> bool:
+    """Whether `validator` can tell what is an instance."""
     try:
-        _validator(schema).is_valid({})
+        validator(schema).is_valid({})
         for pattern in _patterns(schema):
             re.compile(pattern)
     except Exception:  # a pattern of another dialect, a reference that is not in the file
@@ -111,7 +112,8 @@ def _patterns(schema: Any) -> Iterator[str]:
         yield from _patterns(list(schema.values()))
 
 
-def _validator(schema: Any) -> Any:
+def validator(schema: Any) -> Any:
+    """By `jsonschema`, of the schema's own draft."""
     kind: Any = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     return kind(schema)
 
@@ -163,7 +165,7 @@ def _is_valid(local: LocalEngine, case: Case, output: Output) -> bool:
         value = json.loads(local.tokenizer.decode(output.token_ids))
     except ValueError:
         return False
-    return bool(_validator(case.schema).is_valid(value))
+    return bool(validator(case.schema).is_valid(value))
 
 
 def _retry_baseline(local: LocalEngine, cases: list[Case], report: Report) -> None:
@@ -240,7 +242,7 @@ def _holds_valid(local: LocalEngine, case: Case, output: Output) -> bool:
                 value, _ = decoder.raw_decode(text, place)
             except ValueError:
                 continue
-            return bool(_validator(case.schema).is_valid(value))
+            return bool(validator(case.schema).is_valid(value))
     return False
 
 
