@@ -4,6 +4,7 @@ Block types that no kernel reads become floats. Knows forms of weights, no compu
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +12,10 @@ from torch import Tensor
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight, dequantize_rows
 from radixgen.kernels.triton.packed import FORMS, TiledWeight, pack_for_gpu
-from radixgen.model.decoder import DecoderWeights, Layer
 from radixgen.model.layers import Projection
+
+if TYPE_CHECKING:
+    from radixgen.model.decoder import DecoderWeights, Layer
 
 Matrix = Tensor | TiledWeight
 Parts = tuple[tuple[Matrix, Tensor | None], ...]  # weights of one input, each with its bias
@@ -22,7 +25,7 @@ Parts = tuple[tuple[Matrix, Tensor | None], ...]  # weights of one input, each w
 class LaunchLayer:
     """One layer: `own` for norms and window, and its projections."""
 
-    own: Layer
+    own: "Layer"
     qkv: Parts
     output: Parts
     gate_up: Parts
@@ -39,7 +42,7 @@ class LaunchWeights:
     head: Matrix
 
 
-def launch_weights(weights: DecoderWeights, dtype: torch.dtype) -> LaunchWeights:
+def launch_weights(weights: "DecoderWeights", dtype: torch.dtype) -> LaunchWeights:
     """Those of a decoder; floats are taken as they are, and norms say which device is meant."""
     device = weights.final_norm.device
 
