@@ -58,7 +58,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         )
         prompt = await prompt_ids(context.client, turns, tools, layout_of(body))
         job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora)
-        answer = _Answer(context, job, body, reader_of(tools, choice, content))
+        answer = _Answer(context, job, body, reader_of(tools, choice))
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))
         results = await context.run(request, job)

@@ -59,7 +59,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await _prompt(context, body)
         job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora)
-        answer = _Answer(context, job, body, reader_of(tools, choice, content))
+        answer = _Answer(context, job, body, reader_of(tools, choice))
         if body.stream:
             return await context.stream(request, answer.events(request), _error_event(request))
         results = await context.run(request, job)

@@ -40,7 +40,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     with renamed(constraint, prompt="input", max_tokens="max_output_tokens"):
         prompt = await prompt_ids(context.client, turns, tools, Layout())
         job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora)
-        writer = _Writer(job, body, reader_of(tools, choice, content))
+        writer = _Writer(job, body, reader_of(tools, choice))
         if body.stream:
             events = _events(context, request, job, writer)
             return await context.stream(request, events, writer.error)

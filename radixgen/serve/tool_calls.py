@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from radixgen.serve.constraints import Constraint
 from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING, Tool, ToolChoice
 
 _HEADER = re.compile(
@@ -53,19 +52,17 @@ class Ended:
 Event = Said | Called | Argument | Ended
 
 
-_NEXT = "\n" + OPENING  # of a call after another
-
-
 class ToolCallParser:
     """Feed it text with `push`, and `finish` it once. Blanks around calls are not content.
 
-    `only_calls`: the text is calls and nothing else, so that what ends a call ends it only where
-    another follows or nothing. The input of a custom tool may then hold that text itself.
+    `last`: custom tools whose calls nothing follows, so that such a call ends with the text, and
+    its input may hold what ends other calls.
     """
 
-    def __init__(self, only_calls: bool = False) -> None:
+    def __init__(self, last: frozenset[str] = frozenset()) -> None:
         self.num_calls = 0
-        self._only_calls = only_calls
+        self._last = last
+        self._is_last = False  # whether the call that is open is one of these
         self._held = ""
         self._end = ""  # what closes the call that is open
         self._blank = ""  # may turn out to stand before a call
@@ -94,12 +91,8 @@ class ToolCallParser:
         return self._inside() if self._end else self._outside()
 
     def _inside(self) -> list[Event] | None:
-        index, place = self.num_calls - 1, self._held.find(self._end)
-        after = self._held[place + len(self._end) :] if place >= 0 else ""
-        if place >= 0 and self._only_calls and not after.startswith(_NEXT):
-            cut = place if _NEXT.startswith(after) else place + 1  # undecided, or no end of it
-            argument, self._held = self._held[:cut], self._held[cut:]
-            return [Argument(index, argument)] if argument else None
+        index = self.num_calls - 1
+        place = -1 if self._is_last else self._held.find(self._end)
         if place >= 0:
             argument, self._held = self._held[:place], self._held[place + len(self._end) :]
             self._end = ""
@@ -129,6 +122,7 @@ class ToolCallParser:
         self._held, self._end = rest[header.end() :], CUSTOM_END if custom else FUNCTION_END
         self.num_calls += 1
         name = header["custom"] or header["function"]
+        self._is_last = custom and name in self._last
         return [*events, Called(self.num_calls - 1, name, custom)]
 
     def _say(self, text: str) -> Iterator[Event]:
@@ -141,8 +135,8 @@ class ToolCallParser:
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`."""
-    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+    """How many characters at the end of `text` may be the beginning of `mark`, or all of it."""
+    for length in range(min(len(mark), len(text)), 0, -1):
         if text.endswith(mark[:length]):
             return length
     return 0
@@ -165,13 +159,11 @@ def _joined(events: list[Event]) -> list[Event]:
 Reader = Callable[[], ToolCallParser]
 
 
-def reader_of(
-    tools: Sequence[Tool], choice: ToolChoice, content: Constraint | None
-) -> Reader | None:
+def reader_of(tools: Sequence[Tool], choice: ToolChoice) -> Reader | None:
     """Makes parsers for an answer that may hold calls; None where it may not. See `constrain`."""
     if not tools or choice.mode == "none":
         return None
-    return partial(ToolCallParser, choice.mode == "required" or content is not None)
+    return partial(ToolCallParser, frozenset(tool.name for tool in tools if tool.is_last))
 
 
 def parsed(text: str, reader: Reader) -> list[Event]:

@@ -9,6 +9,9 @@ A call is written as
 which is the form that Hermes and Qwen models were trained on. A template that knows it is given the
 tools; for any other model the same is said in its system message. Arguments always satisfy the
 tool's schema, be it strict or not. Knows no HTTP and no model.
+
+Neither arguments nor free text can hold what ends a call. The input of a custom tool with a grammar
+may, whatever its grammar lets it hold; so such a call is the answer's last thing, and ends with it.
 """
 
 import json
@@ -43,6 +46,11 @@ class Tool:
     @property
     def is_custom(self) -> bool:
         return self.input_format is not None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows a call of it."""
+        return self.input_format is not None and self.input_format.get("type") != "any_text"
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -112,27 +120,50 @@ def constrain(
         return content
     if choice.mode == "none":
         return content or format_spec({"type": "any_text", "excludes": [OPENING]})
-    tags = [tool.tag() for tool in _chosen(tools, choice)]
-    options = content.options if content else ()
-    calls = {
-        "type": "tags_with_separator",
-        "tags": tags,
-        "separator": "\n",
-        "at_least_one": True,
-        "stop_after_first": choice.once,
-    }
+    chosen = _chosen(tools, choice)
     if choice.mode == "required":
-        return format_spec(calls)
+        return format_spec(_calls(chosen, once=choice.once))
     if content is not None:
-        return format_spec({"type": "or", "elements": [as_format(content), calls]}, options)
-    return format_spec(
-        {
+        calls = _calls(chosen, once=choice.once)
+        return format_spec({"type": "or", "elements": [as_format(content), calls]}, content.options)
+    return format_spec(_text_with_calls(chosen, once=choice.once))
+
+
+def _calls(tools: Sequence[Tool], *, once: bool) -> dict[str, Any]:
+    """At least one call and nothing else, as a format."""
+    inner = [tool.tag() for tool in tools if not tool.is_last]
+    if once or len(inner) == len(tools):
+        return {
+            "type": "tags_with_separator",
+            "tags": [tool.tag() for tool in tools],
+            "separator": "\n",
+            "at_least_one": True,
+            "stop_after_first": once,
+        }
+    any_call = {"type": "or", "elements": [tool.tag() for tool in tools]}
+    if not inner:
+        return any_call
+    gap = {"type": "const_string", "value": "\n"}
+    before = {"type": "sequence", "elements": [{"type": "or", "elements": inner}, gap]}
+    return {"type": "sequence", "elements": [{"type": "star", "content": before}, any_call]}
+
+
+def _text_with_calls(tools: Sequence[Tool], *, once: bool) -> dict[str, Any]:
+    """Free text in which calls may be made, as a format."""
+    inner = tools if once else [tool for tool in tools if not tool.is_last]
+    text: dict[str, Any] = {"type": "any_text", "excludes": [OPENING]}
+    if inner:
+        text = {
             "type": "triggered_tags",
             "triggers": [OPENING],
-            "tags": tags,
-            "stop_after_first": choice.once,
+            "tags": [tool.tag() for tool in inner],
+            "stop_after_first": once,
         }
-    )
+    last = [tool.tag() for tool in tools if tool not in inner]
+    if not last:
+        return text
+    end = {"type": "optional", "content": {"type": "or", "elements": last}}
+    return {"type": "sequence", "elements": [text, end]}
 
 
 def _chosen(tools: Sequence[Tool], choice: ToolChoice) -> list[Tool]:
