@@ -84,6 +84,7 @@ class Connection:
         self._explain_loss = explain_loss
         self._open: dict[str, Receiver] = {}
         self._lost: str | None = "the connection to the runtime is not open"
+        self.num_heard = 0  # messages of the runtime: it was alive when one more came
 
     async def open(self, timeout: float) -> Ready:
         """Connect and shake hands. Raises RuntimeUnavailable after `timeout` seconds."""
@@ -180,6 +181,7 @@ class Connection:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            self.num_heard += 1
             self._dispatch(frames)
         self._loop.call_soon(self._drain)
 

@@ -35,8 +35,8 @@ class LiveServer:
         )
         atexit.register(self.kill)
         self.lines: list[str] = []
-        self.url = self._wait()
         self._reader = threading.Thread(target=self._read, daemon=True)
+        self.url = self._wait()
         self._reader.start()
 
     def _wait(self) -> str:
@@ -74,7 +74,8 @@ class LiveServer:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self._reader.join(10)
+        if self._reader.ident is not None:  # it started
+            self._reader.join(10)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -104,4 +105,4 @@ def wait_until(condition: "object", seconds: float = 60.0) -> None:
 
 def is_idle(client: httpx2.Client) -> bool:
     info = client.get("/server_info").json()
-    return bool(info["open_prompts"] == 0 and info["runtime"]["open_requests"] == 0)
+    return bool(info["open_prompts"] == 0 and info["runtime"].get("open_requests") == 0)

@@ -21,7 +21,7 @@ async def cache_tree(
 ) -> Response:
     """The largest nodes of the radix tree, parents first; `parent` is a place in the list."""
     context = get_context(request)
-    config, client = context.config, context.client
+    config, client = context.config, context.supervisor.client
     if config.key_namespaces and config.admin_key is None:
         message = "keys are kept apart here, and the tree shows prompts of all: set an admin key"
         raise ApiError(403, message)

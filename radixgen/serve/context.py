@@ -34,7 +34,8 @@ class Context:
 
     @property
     def client(self) -> EngineClient:
-        return self.supervisor.client
+        """For what is known without a runtime: it may just be restarted. Jobs have the other."""
+        return self.supervisor.known
 
     @property
     def model_name(self) -> str:

@@ -6,15 +6,18 @@ Knows the supervisor's client and no HTTP. A job that is closed or cancelled is 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from radixgen.client import EngineClient
-from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.options import GenerateOptions, Prompt
 from radixgen.serve.metrics import Metrics
 from radixgen.serve.supervisor import Supervisor
 from radixgen.types import GenerateResult, GrammarSpec, Piece, SamplingParams, ScoreResult
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +56,42 @@ class Jobs:
 
     async def run(self, job: Job) -> list[GenerateResult]:
         """The results, one a prompt, in order. Raises what the first that fails raises."""
-        with self._admitted(job) as client:
-            tasks = [
-                asyncio.ensure_future(client.generate(prompt, job.sampling, **job.options(number)))
-                for number, prompt in enumerate(job.prompts)
-            ]
-            try:
-                results = await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-            for result in results:
-                self._metrics.finished(result)
-            return results
+        results = await self._whole(job, self._results)
+        for result in results:
+            self._metrics.finished(result)
+        return results
 
     async def score(self, job: Job, continuations: Sequence[Sequence[Prompt]]) -> list[ScoreResult]:
         """The log-probabilities of each prompt's continuations. The first prompt goes alone: what
         it shares with the others is computed once."""
-        with self._admitted(job) as client:
+
+        async def scores(client: EngineClient, job: Job) -> list[ScoreResult]:
             first = await self._score(client, job, 0, continuations[0])
-            tasks = [
-                asyncio.ensure_future(self._score(client, job, number, continuations[number]))
+            others = [
+                self._score(client, job, number, continuations[number])
                 for number in range(1, len(job.prompts))
             ]
+            return [first, *await _all_of(others)]
+
+        return await self._whole(job, scores)
+
+    async def _whole(self, job: Job, work: Callable[[EngineClient, Job], Awaitable[T]]) -> T:
+        """What `work` gives; once more for a runtime that was dead before it heard of the job."""
+        async with self._admitted(job) as client:
+            num_heard = client.connection.num_heard
             try:
-                return [first, *await asyncio.gather(*tasks)]
-            finally:
-                for task in tasks:
-                    task.cancel()
+                return await work(client, job)
+            except RuntimeUnavailable:
+                other = await self._supervisor.replacement(client, num_heard)
+                if other is None:
+                    raise
+            return await work(other, job)
+
+    async def _results(self, client: EngineClient, job: Job) -> list[GenerateResult]:
+        return await _all_of(
+            client.generate(prompt, job.sampling, **job.options(number))
+            for number, prompt in enumerate(job.prompts)
+        )
 
     async def _score(
         self, client: EngineClient, job: Job, number: int, continuations: Sequence[Prompt]
@@ -98,22 +109,37 @@ class Jobs:
 
     async def stream(self, job: Job) -> AsyncGenerator[Piece]:
         """Pieces of all prompts as they come; `piece.prompt` says whose."""
-        with self._admitted(job) as client:
-            pieces = self._one(client, job, 0) if len(job.prompts) == 1 else self._all(client, job)
-            last = 0.0
+        async with self._admitted(job) as client:
+            num_heard = client.connection.num_heard
             try:
+                async with contextlib.aclosing(self._pieces(client, job)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except RuntimeUnavailable:
+                other = await self._supervisor.replacement(client, num_heard)
+                if other is None:
+                    raise
+            async with contextlib.aclosing(self._pieces(other, job)) as pieces:
                 async for piece in pieces:
-                    if piece.result is not None:
-                        self._metrics.finished(piece.result)
-                    elif last:
-                        now = time.monotonic()
-                        self._metrics.piece(now - last)
-                        last = now
-                    else:
-                        last = time.monotonic()
                     yield piece
-            finally:
-                await pieces.aclose()
+
+    async def _pieces(self, client: EngineClient, job: Job) -> AsyncGenerator[Piece]:
+        pieces = self._one(client, job, 0) if len(job.prompts) == 1 else self._all(client, job)
+        last = 0.0
+        try:
+            async for piece in pieces:
+                if piece.result is not None:
+                    self._metrics.finished(piece.result)
+                elif last:
+                    now = time.monotonic()
+                    self._metrics.piece(now - last)
+                    last = now
+                else:
+                    last = time.monotonic()
+                yield piece
+        finally:
+            await pieces.aclose()
 
     async def abort(self, rid: str) -> bool:
         """Abort a job by its name; says whether it was open."""
@@ -128,20 +154,19 @@ class Jobs:
         for rid in list(self._open):
             await self.abort(rid)
 
-    @contextlib.contextmanager
-    def _admitted(self, job: Job) -> Iterator[EngineClient]:
+    @contextlib.asynccontextmanager
+    async def _admitted(self, job: Job) -> AsyncGenerator[EngineClient]:
         if job.rid in self._open:
             raise InvalidRequest(f"rid {job.rid!r} is already in use; choose another", "rid")
+        self._open[job.rid] = job
         try:
-            with self._supervisor.admit(len(job.prompts)) as client:
-                self._open[job.rid] = job
-                try:
-                    yield client
-                finally:
-                    del self._open[job.rid]
+            async with self._supervisor.admit(len(job.prompts)) as client:
+                yield client
         except RadixgenError as error:
             self._metrics.failed(error.code)
             raise
+        finally:
+            del self._open[job.rid]
 
     def _one(self, client: EngineClient, job: Job, number: int) -> AsyncGenerator[Piece]:
         prompt = job.prompts[number]
@@ -170,3 +195,13 @@ class Jobs:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _all_of(works: Iterable[Awaitable[T]]) -> list[T]:
+    """What they give, in order; the first that fails ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

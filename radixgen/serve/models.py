@@ -1,12 +1,14 @@
 """What the server is and how it is: models, health, versions, numbers, docs. Generates nothing
 but the one token of `/health_generate`."""
 
+import contextlib
 import importlib.metadata
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
+from radixgen.errors import RuntimeUnavailable
 from radixgen.serve.context import Context, get_context
 from radixgen.serve.docs import page
 from radixgen.serve.errors import unavailable
@@ -15,6 +17,7 @@ from radixgen.serve.jobs import Job
 from radixgen.serve.metrics import CONTENT_TYPE
 from radixgen.serve.openapi import answers
 from radixgen.serve.schemas import ModelCard, ModelList
+from radixgen.serve.supervisor import Supervisor
 from radixgen.types import SamplingParams
 
 router = APIRouter(tags=["server"])
@@ -55,16 +58,22 @@ async def get_model(name: str, request: Request) -> Response:
 @router.get("/ready", responses=answers(None))
 async def health(request: Request) -> Response:
     """200 when a request that comes now would be served, else 503."""
-    supervisor = get_context(request).supervisor
-    if not supervisor.healthy:
-        raise unavailable("draining" if supervisor.draining else "the runtime is not available")
+    _check_health(get_context(request).supervisor)
     return json_answer({"status": "ok"})
+
+
+def _check_health(supervisor: Supervisor) -> None:
+    """Raises ApiError 503 unless a request that comes now would be served at once."""
+    if not supervisor.healthy:
+        state = supervisor.state
+        raise unavailable("the runtime does not answer" if state == "serving" else state)
 
 
 @router.get("/health_generate", responses=answers(None))
 async def health_generate(request: Request) -> Response:
     """200 when a token can be generated."""
     context = get_context(request)
+    _check_health(context.supervisor)
     sampling = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
     rid = f"health-{request.state.request_id}"
     job = Job(rid, [[0]], sampling, namespace="health", priority=2**30)
@@ -109,8 +118,12 @@ async def server_info(request: Request) -> Response:
     """Settings and counters of server and runtime; none of its keys."""
     context = get_context(request)
     ready, supervisor = context.client.ready, context.supervisor
+    counters: dict[str, float] = {}
+    with contextlib.suppress(RuntimeUnavailable):  # there are none while it is restarted
+        counters = await supervisor.client.stats()
     return json_answer(
         {
+            "state": supervisor.state,
             "version": importlib.metadata.version("radixgen"),
             "model_path": context.model_name,
             "served_model_name": context.model_name,
@@ -121,7 +134,7 @@ async def server_info(request: Request) -> Response:
             "max_total_num_tokens": ready.num_pages * ready.page_size,
             "open_prompts": supervisor.num_open,
             "runtime_restarts": supervisor.num_restarts,
-            "runtime": await context.client.stats(),
+            "runtime": counters,
         }
     )
 

@@ -299,7 +299,7 @@ async def abort_request(body: AbortBody, request: Request) -> Response:
 @router.post("/flush_cache", responses=answers(None))
 async def flush_cache(request: Request) -> Response:
     """Forget every cached prefix that no running request uses."""
-    await get_context(request).client.flush_cache()
+    await get_context(request).supervisor.client.flush_cache()
     return json_answer({"success": True})
 
 

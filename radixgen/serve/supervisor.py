@@ -2,15 +2,17 @@
 
 Knows a client and how to get a new one; no processes, no HTTP.
 
-    starting ─▶ serving ─▶ lost ─▶ starting …           draining, from any of them, is the end
+    starting ─▶ serving ─▶ restarting ─▶ serving …      draining, from any of them, is the end
+
+What was open when the runtime died fails. What comes while it is restarted waits for it.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
-from typing import Protocol
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol
 
 from radixgen.client import EngineClient
 from radixgen.errors import Overloaded, RadixgenError, RuntimeUnavailable
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 0.5
 STALL_SECONDS = 60.0  # without an answer to a heartbeat, after which health is bad
 MAX_BACKOFF_SECONDS = 10.0
+RESTART_SECONDS = 30.0  # that a new request waits for a runtime that is being restarted
 
 
 class Launcher(Protocol):
@@ -36,6 +39,8 @@ class Supervisor:
         self._launcher = launcher
         self._max_open = max_open
         self._client: EngineClient | None = None
+        self._known: EngineClient | None = None  # the last one, be it alive or not
+        self._changed = asyncio.Event()  # set while there is nothing to wait for
         self._watcher: asyncio.Task[None] | None = None
         self._kick = asyncio.Event()
         self._idle = asyncio.Event()
@@ -48,8 +53,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """The first runtime. Raises what kept it from starting."""
-        self._client = await self._launcher.start()
-        self._heard = time.monotonic()
+        self._take(await self._launcher.start())
         self._watcher = asyncio.create_task(self._watch(), name="radixgen supervisor")
 
     @property
@@ -60,18 +64,41 @@ class Supervisor:
         return self._client
 
     @property
+    def known(self) -> EngineClient:
+        """The last client, for what it knows without a runtime: `ready` and the tokenizer.
+
+        Raises RuntimeUnavailable before the first is there.
+        """
+        if self._known is None:
+            raise RuntimeUnavailable("the runtime is being started")
+        return self._known
+
+    @property
+    def state(self) -> Literal["serving", "restarting", "draining"]:
+        if self.draining:
+            return "draining"
+        return "serving" if self._living is not None else "restarting"
+
+    @property
+    def _living(self) -> EngineClient | None:
+        """The client, unless it has lost its runtime: that is known at once, and acted on next."""
+        client = self._client
+        return client if client is not None and not client.connection.is_lost else None
+
+    @property
     def healthy(self) -> bool:
         """Whether a request that comes now would be served."""
         fresh = time.monotonic() - self._heard < STALL_SECONDS
-        return self._client is not None and fresh and not self.draining
+        return self.state == "serving" and fresh
 
     def report_loss(self) -> None:
         """A request found the runtime gone: look at once."""
         self._kick.set()
 
-    @contextlib.contextmanager
-    def admit(self, num_prompts: int) -> Iterator[EngineClient]:
-        """The client, with room for so many prompts while the context lasts.
+    @contextlib.asynccontextmanager
+    async def admit(self, num_prompts: int) -> AsyncGenerator[EngineClient]:
+        """The client, with room for so many prompts while the context lasts. A runtime that is
+        being restarted is waited for, up to RESTART_SECONDS.
 
         Raises Overloaded or RuntimeUnavailable.
         """
@@ -81,11 +108,10 @@ class Supervisor:
             raise Overloaded(
                 f"the server has {self.num_open} open prompts, and takes {self._max_open} at most"
             )
-        client = self.client
         self.num_open += num_prompts
         self._idle.clear()
         try:
-            yield client
+            yield self._living or await self._next()
         except RuntimeUnavailable:
             self.report_loss()
             raise
@@ -94,9 +120,28 @@ class Supervisor:
             if not self.num_open:
                 self._idle.set()
 
+    async def replacement(self, client: EngineClient, num_heard: int) -> EngineClient | None:
+        """The next client, for a request that `client` sent to a runtime that may have been dead
+        already: it has not said a word since `num_heard`. None for any other: it may be the
+        request that kills runtimes."""
+        if self.draining or client.connection.num_heard != num_heard:
+            return None
+        return await self._next()
+
+    async def _next(self) -> EngineClient:
+        """The client of the next runtime."""
+        self._changed.clear()
+        self.report_loss()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), RESTART_SECONDS)
+        if self.draining:
+            raise RuntimeUnavailable("the server is shutting down")
+        return self.client
+
     async def drain(self, seconds: float) -> bool:
         """Take nothing new, and wait for what is open; says whether all of it finished in time."""
         self.draining = True
+        self._changed.set()
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
@@ -106,6 +151,7 @@ class Supervisor:
     async def stop(self) -> None:
         """End the runtime; what is still open ends as aborted. Twice is the same as once."""
         self.draining = True
+        self._changed.set()
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -140,16 +186,20 @@ class Supervisor:
         pause = 0.5
         while True:
             try:
-                self._client = await self._launcher.start()
+                self._take(await self._launcher.start())
             except RadixgenError as error:
                 logger.error("the runtime does not start again: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_BACKOFF_SECONDS)
                 continue
             self.num_restarts += 1
-            self._heard = time.monotonic()
             logger.warning("the runtime serves again")
             return
+
+    def _take(self, client: EngineClient) -> None:
+        self._client = self._known = client
+        self._heard = time.monotonic()
+        self._changed.set()
 
 
 async def aclose(events: AsyncGenerator[object]) -> None:

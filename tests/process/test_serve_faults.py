@@ -139,7 +139,11 @@ def test_a_killed_runtime_is_told_and_replaced(server: LiveServer, http: httpx2.
             stream, whole = pool.submit(read, seen), pool.submit(wait)
             wait_until(lambda seen=seen: len(seen) > 4)
             wait_until(lambda: http.get("/server_info").json()["open_prompts"] == 2)
+            assert http.get("/server_info").json()["runtime"]["open_requests"] == 2
             os.kill(pid, signal.SIGKILL)
+            # What comes from now on waits for the next runtime, or is known without one.
+            assert answers(http)
+            assert http.get("/v1/models").json()["data"][0]["id"] == "tiny"
             stream.result(60)
             assert whole.result(60).status_code == 503
         lines = [line for line in seen if line]

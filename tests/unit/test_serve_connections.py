@@ -9,6 +9,7 @@ import stat
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -29,6 +30,7 @@ class Client:
     """A runtime's client that answers heartbeats and nothing else."""
 
     ready = Ready("r", "m", 256, 128, 8, 16, 1)
+    connection = SimpleNamespace(is_lost=False)
 
     async def stats(self) -> dict[str, float]:
         return {}

@@ -1,0 +1,134 @@
+"""A runtime behind the server that dies: who waits for the next one, and who is told."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from radixgen.errors import RuntimeUnavailable
+from radixgen.serve import supervisor
+from radixgen.serve.supervisor import Supervisor
+
+
+class Client:
+    """A runtime's client. `die`: the runtime is gone, and this knows it at once."""
+
+    def __init__(self) -> None:
+        self.connection = SimpleNamespace(is_lost=False, num_heard=0)
+        self.ready = SimpleNamespace(page_size=8)
+
+    async def stats(self) -> dict[str, float]:
+        if self.connection.is_lost:
+            raise RuntimeUnavailable("gone")
+        return {}
+
+    def die(self) -> None:
+        self.connection.is_lost = True
+
+
+class Launcher:
+    """Starts a client at once the first time, and later ones when it is `allowed` to."""
+
+    def __init__(self) -> None:
+        self.started: list[Any] = []
+        self.stopped: list[Any] = []
+        self.allowed = asyncio.Event()
+
+    async def start(self) -> Any:
+        if self.started:
+            await self.allowed.wait()
+        self.started.append(Client())
+        return self.started[-1]
+
+    async def stop(self, client: Any, *, drain: bool, timeout: float) -> None:
+        self.stopped.append(client)
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[tuple[Supervisor, Launcher]]:
+    launcher = Launcher()
+    kept = Supervisor(launcher, max_open=4)
+    await kept.start()
+    try:
+        yield kept, launcher
+    finally:
+        await kept.stop()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def admitted(kept: Supervisor) -> Any:
+    async with kept.admit(1) as client:
+        return client
+
+
+def states(kept: Supervisor) -> tuple[str, bool]:
+    return kept.state, kept.healthy
+
+
+async def restarting(kept: Supervisor) -> None:
+    """Until the loss has been acted on."""
+    while kept._client is not None:
+        await asyncio.sleep(0)
+
+
+def test_what_comes_while_there_is_no_runtime_waits_for_the_next() -> None:
+    async def work() -> None:
+        async with running() as (kept, launcher):
+            first: Any = await admitted(kept)
+            first.die()  # nobody has noticed
+            assert states(kept) == ("restarting", False)
+            waiting = [asyncio.create_task(admitted(kept)) for _ in range(2)]
+            await restarting(kept)
+            waiting.append(asyncio.create_task(admitted(kept)))
+            assert kept.known is first
+            with pytest.raises(RuntimeUnavailable):
+                _ = kept.client
+            launcher.allowed.set()
+            for task in waiting:
+                assert await task is launcher.started[1]
+            assert launcher.stopped == [first]
+            assert kept.num_restarts == 1
+            assert states(kept) == ("serving", True)
+            assert kept.num_open == 0
+
+    run(work())
+
+
+def test_a_wait_ends_with_the_server_and_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with running() as (kept, launcher):
+            launcher.started[0].die()
+            with monkeypatch.context() as patch:
+                patch.setattr(supervisor, "RESTART_SECONDS", 0.01)
+                with pytest.raises(RuntimeUnavailable):
+                    await admitted(kept)
+            waiting = asyncio.create_task(admitted(kept))
+            await restarting(kept)
+            await kept.stop()
+            with pytest.raises(RuntimeUnavailable, match="shutting down"):
+                await waiting
+            assert kept.num_open == 0
+
+    run(work())
+
+
+def test_only_what_a_dead_runtime_never_heard_is_sent_again() -> None:
+    async def work() -> None:
+        async with running() as (kept, launcher):
+            launcher.allowed.set()
+            first: Any = kept.client
+            num_heard = first.connection.num_heard
+            first.die()
+            assert await kept.replacement(first, num_heard) is launcher.started[1]
+            first.connection.num_heard += 1  # it lived when the request was there
+            assert await kept.replacement(first, num_heard) is None
+            kept.draining = True
+            assert await kept.replacement(kept.known, 0) is None
+
+    run(work())
