@@ -45,7 +45,8 @@ class PackedWeight:
     """A quantised matrix as it lies in a GGUF file.
 
     `kind`: a key of BLOCK_SIZES. `shape`: (out, in). `data`: uint8 [out, in / weights * bytes],
-    each row its blocks from left to right. `activations`: what the C kernels round its input to.
+    each row its blocks from left to right; rows that follow may lie elsewhere, as the further
+    tensors of `rest`. `activations`: what the C kernels round its input to.
     Compared and hashed by identity.
     Raises KernelError for an unknown kind or sizes that do not agree.
     """
@@ -54,6 +55,7 @@ class PackedWeight:
     shape: tuple[int, int]
     data: Tensor
     activations: Activations = "int8"
+    rest: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         require(
@@ -69,5 +71,17 @@ class PackedWeight:
         require(
             width % per_block == 0, f"{self.kind} rows of {width} are not blocks of {per_block}"
         )
-        require(self.data.dtype == torch.uint8, f"packed data is {self.data.dtype}, not uint8")
-        shaped("packed data", self.data, rows, width // per_block * num_bytes)
+        for part in self.parts:
+            require(part.dtype == torch.uint8, f"packed data is {part.dtype}, not uint8")
+            shaped("packed data", part, None if self.rest else rows, width // per_block * num_bytes)
+        found = sum(len(part) for part in self.parts)
+        require(found == rows, f"packed data has {found} rows, expected {rows}")
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Rows from the first to the last, place by place."""
+        return self.data, *self.rest
+
+    def joined(self) -> Tensor:
+        """All rows in one tensor: a copy where they lie in several places."""
+        return torch.cat(self.parts) if self.rest else self.data

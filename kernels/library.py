@@ -61,7 +61,7 @@ def load(*flags: str) -> ctypes.CDLL | None:
     library.rk_tables_fit.restype = ctypes.c_int64
     library.rk_plan_free.argtypes = [ctypes.c_void_p]
     library.rk_plan_free.restype = None
-    library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 2]
+    library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 2]
     library.rk_repack.restype = None
     library.rk_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.rk_huge_pages.restype = None

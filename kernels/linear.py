@@ -63,7 +63,7 @@ def dequantize_rows(weight: PackedWeight, rows: Tensor | None) -> Tensor:
     """float32 [len(rows), in] of the rows named (int64), all when None: an embedding lookup."""
     from gguf import GGMLQuantizationType, quants
 
-    data = weight.data if rows is None else weight.data[rows]
+    data = weight.joined() if rows is None else weight.joined()[rows]
     kind = GGMLQuantizationType[weight.kind.upper()]
     values = quants.dequantize(np.ascontiguousarray(data.numpy()), kind)
     return torch.from_numpy(values).view(data.shape[0], weight.shape[1])

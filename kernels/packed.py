@@ -52,12 +52,13 @@ def _repack(weight: PackedWeight) -> Interleaved:
     tiles, groups = -(-rows // 16), columns // form.group
     codes = _cleared(tiles, groups * form.group * 2 * form.bits)
     scales = _cleared(tiles, groups * 16 * form.scale_bytes)
-    data = weight.data.contiguous()
     loaded = library()
     assert loaded is not None
-    loaded.rk_repack(
-        data.data_ptr(), form.number, rows, columns, codes.data_ptr(), scales.data_ptr()
-    )
+    first, made = 0, (codes.data_ptr(), scales.data_ptr())
+    for part in weight.parts:
+        data = part.contiguous()
+        loaded.rk_repack(data.data_ptr(), form.number, first, len(data), columns, *made)
+        first += len(data)
     return Interleaved(codes, scales)
 
 

@@ -165,7 +165,7 @@ class Program:
             self.gather(weight, ids, out, rows)
             return
         form = FORMS[weight.kind].number
-        data = weight.data.contiguous()
+        data = weight.joined().contiguous()
         target = (out, rows, is_half(out), out.stride(0))
         self.add(Kind.EMBED, data, form, weight.shape[1], ids, *target)
 

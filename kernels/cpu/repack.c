@@ -98,15 +98,16 @@ static void put_codes(int bits, int size, int row, const uint8_t *code, uint8_t 
     }
 }
 
-/* rows x columns weights in blocks at `data` -> codes and scales, both zeroed, rows padded to 16. */
-void rk_repack(const uint8_t *data, int64_t form, int64_t rows, int64_t columns, uint8_t *codes_out,
-               char *scales) {
+/* rows x columns weights in blocks at `data`, the matrix's rows from `first` on -> codes and scales
+ * of the whole matrix, both zeroed, rows padded to 16. */
+void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
+               uint8_t *codes_out, char *scales) {
     int bits = forms[form].bits, size = forms[form].group, each = forms[form].half ? 2 : 4;
     int lows = forms[form].has_low, per_block = forms[form].weights / size;
     int64_t groups = columns / size, row_bytes = columns / forms[form].weights * forms[form].bytes;
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = first; row < first + rows; row++)
         for (int64_t g = 0; g < groups; g++) {
-            const uint8_t *block = data + row * row_bytes + g / per_block * forms[form].bytes;
+            const uint8_t *block = data + (row - first) * row_bytes + g / per_block * forms[form].bytes;
             int64_t index = row / 16 * groups + g;
             char *scale = scales + index * 16 * each * (1 + lows) + row % 16 * each;
             group parts = {0};

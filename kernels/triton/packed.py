@@ -118,7 +118,7 @@ def _unpack(weight: PackedWeight, form: CodeForm) -> tuple[Tensor, Tensor, Tenso
     """Codes uint8 [outputs, groups, 32] in the order of columns, float16 scales and lows [outputs,
     groups]. A block is: scale, (low), (fifth bits,) codes; 4-bit ones as columns j | j + 16."""
     outputs, columns = weight.shape
-    blocks = weight.data.cpu().contiguous().view(outputs, columns // GROUP, -1)
+    blocks = weight.joined().cpu().contiguous().view(outputs, columns // GROUP, -1)
     scales = blocks[..., :2].contiguous().view(torch.float16)[..., 0]
     at = 4 if form.has_low else 2
     lows = blocks[..., 2:4].contiguous().view(torch.float16)[..., 0] if form.has_low else None

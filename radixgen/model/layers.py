@@ -42,7 +42,8 @@ def _join(weights: Sequence[Weight]) -> Weight | None:
         return torch.cat(floats)
     if len(packed) == len(weights) and len({(w.kind, w.activations) for w in packed}) == 1:
         shape = (sum(w.shape[0] for w in packed), packed[0].shape[1])
-        return replace(packed[0], shape=shape, data=torch.cat([w.data for w in packed]))
+        rest = tuple(part for w in packed for part in w.parts)[1:]  # where they lie: no copies
+        return replace(packed[0], shape=shape, rest=rest)
     return None
 
 

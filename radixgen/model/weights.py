@@ -239,7 +239,7 @@ def _half_split(weight: Weight, heads: int) -> Weight:
     Rows move whole, so quantised ones move as they are.
     """
     if isinstance(weight, PackedWeight):
-        return PackedWeight(weight.kind, weight.shape, _regroup(weight.data, heads))
+        return PackedWeight(weight.kind, weight.shape, _regroup(weight.joined(), heads))
     return _regroup(weight, heads)
 
 

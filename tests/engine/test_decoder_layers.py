@@ -44,6 +44,17 @@ def test_a_projection_is_its_maps_side_by_side(
     torch.testing.assert_close(projection(x), wanted, atol=1e-4, rtol=1e-5)
 
 
+def test_joined_packed_weights_stay_where_they_are() -> None:
+    weights = [packed(n, 64, n) for n in (40, 8, 7)]
+    (joined, _), *others = Projection.of(weights, [None] * 3).parts
+    assert isinstance(joined, PackedWeight)
+    assert not others
+    assert joined.shape == (55, 64)
+    lies = [part.data_ptr() for part in joined.parts]
+    assert lies == [weight.data.data_ptr() for weight in weights]
+    assert torch.equal(dequantize(joined), torch.cat([dequantize(w) for w in weights]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_embedding_rows_of_a_packed_weight(dtype: torch.dtype) -> None:
     weight = packed(30, 64, 1, "q4_1")

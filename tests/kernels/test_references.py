@@ -68,6 +68,9 @@ def test_packed_weights_refuse_what_does_not_fit() -> None:
         PackedWeight("q4_0", (1, 33), torch.zeros(1, 18, dtype=torch.uint8))
     with pytest.raises(KernelError, match=r"\[1, 19\], expected \[1, 18\]"):
         PackedWeight("q4_0", (1, 32), torch.zeros(1, 19, dtype=torch.uint8))
+    row = torch.zeros(1, 18, dtype=torch.uint8)
+    with pytest.raises(KernelError, match="2 rows, expected 3"):
+        PackedWeight("q4_0", (3, 32), row, rest=(row,))
 
 
 def test_kv_pages_hold_what_was_written_where() -> None:
