@@ -70,7 +70,7 @@ def load_decoder(
     config = loaded.config
     max_context = _max_context(config, model.max_context)
     is_packed = any(isinstance(weight, PackedWeight) for weight in loaded.weights.values())
-    rounds = is_packed and model.activations != "float32"
+    rounds = is_packed and not on_triton and model.activations != "float32"
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)

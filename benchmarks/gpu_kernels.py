@@ -1,0 +1,267 @@
+"""The kernels on the device under test: right, and then how much of its own rates they reach.
+
+Right: each against its reference, which computes in float32 on the CPU. Fast: bytes and operations
+of the cost functions, over the time taken, as a share of the device's copy and product rates.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_rates import Bench
+from benchmarks.gpu_roofline import Work, attention_cost
+from radixgen.kernels.activation import silu_mul_reference
+from radixgen.kernels.attention import paged_attention_reference
+from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.kv_write import write_kv_reference
+from radixgen.kernels.linear import linear_reference
+from radixgen.kernels.norm import rms_norm_reference
+from radixgen.kernels.rope import rotate_reference
+from radixgen.kernels.triton import activation, linear, norm, packed, page_copy, rope_write, verify
+from radixgen.kernels.triton.attention import DeviceItems, paged_attention
+from radixgen.kernels.triton.attention_items import Tables, make_items
+from radixgen.model.config import DecoderConfig
+from radixgen.model.sampler import Draw, Sampler
+from radixgen.model.triton_forward import TILE_ROWS
+from radixgen.model.triton_sampler import TritonChooser
+from radixgen.types import SamplingParams
+
+PAGE_SIZE = 16
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+
+
+# ---- attention over a batch ----
+
+
+def batch_tables(work: Work) -> Tables:
+    """Page tables of a step: each row's own pages, after those that all share."""
+    length = work.context + work.new
+    pages, common = -(-length // PAGE_SIZE), work.shared // PAGE_SIZE
+    own = pages - common
+    indices = [
+        np.concatenate([np.arange(common), common + row * own + np.arange(own)])
+        for row in range(work.rows)
+    ]
+    return Tables(
+        (np.arange(work.rows + 1) * work.new).astype(np.int32),
+        (np.arange(work.rows + 1) * pages).astype(np.int32),
+        np.concatenate(indices).astype(np.int32),
+        np.full(work.rows, (length - 1) % PAGE_SIZE + 1, np.int32),
+    )
+
+
+class Attention:
+    """A step's attention of one layer, with random queries, keys and values."""
+
+    def __init__(self, bench: Bench, config: DecoderConfig, work: Work) -> None:
+        self.config, self.tables = config, batch_tables(work)
+        self.group = config.num_heads // config.num_kv_heads
+        num_pages = int(self.tables.kv_indices.max()) + 1
+        shape = (num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim)
+        self.q = _random(bench, work.tokens, config.num_heads, config.head_dim)
+        self.k_pages, self.v_pages = _random(bench, *shape), _random(bench, *shape)
+        self.scale = config.head_dim**-0.5
+
+    def items(self, share: bool = True) -> DeviceItems:
+        most = max(1, TILE_ROWS // self.group)
+        made = make_items(self.tables, PAGE_SIZE, most, share=share)
+        return DeviceItems.of(made, most, self.q.device)
+
+    def run(self, items: DeviceItems) -> Tensor:
+        return paged_attention(self.q, self.k_pages, self.v_pages, items, scale=self.scale)
+
+    def reference(self) -> Tensor:
+        tables = (
+            torch.from_numpy(getattr(self.tables, name))
+            for name in ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len")
+        )
+        given = (each.float().cpu() for each in (self.q, self.k_pages, self.v_pages))
+        return paged_attention_reference(*given, *tables, scale=self.scale)
+
+
+def _random(bench: Bench, *shape: int) -> Tensor:
+    if bench.device.type == "cpu":
+        generator = torch.Generator().manual_seed(math.prod(shape))
+        return torch.randn(shape, generator=generator).to(bench.dtype)
+    return torch.randn(shape, device=bench.device, dtype=bench.dtype)
+
+
+# ---- right ----
+
+
+def errors(bench: Bench, config: DecoderConfig) -> dict[str, float]:
+    """Kernel -> the largest difference from its reference, relative to the largest number."""
+    checks: dict[str, Callable[[Bench, DecoderConfig], float]] = {
+        "attention, decode": lambda b, c: _attention(b, c, Work(3, 1, 300)),
+        "attention, prefill": lambda b, c: _attention(b, c, Work(1, 20, 270)),
+        "attention, shared prefix": lambda b, c: _attention(b, c, Work(4, 1, 280, shared=256)),
+        "norm": _norm,
+        "activation": _activation,
+        "rotation and KV": _rope_write,
+        "linear": _linear,
+        "linear, packed": _packed,
+        "page copy": _page_copy,
+        "draws": _draws,
+        "verification": _verify,
+    }
+    return {name: check(bench, config) for name, check in checks.items()}
+
+
+def _error(found: Tensor, wanted: Tensor) -> float:
+    found, wanted = found.float().cpu(), wanted.float().cpu()
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9))
+
+
+def _attention(bench: Bench, config: DecoderConfig, work: Work) -> float:
+    case = Attention(bench, config, work)
+    return _error(case.run(case.items()), case.reference())
+
+
+def _norm(bench: Bench, config: DecoderConfig) -> float:
+    x, more = _random(bench, 5, config.hidden_size), _random(bench, 5, config.hidden_size)
+    weight = _random(bench, config.hidden_size)
+    found, total = norm.add_rms_norm(x, more, weight, 1e-5)
+    wanted = rms_norm_reference((x + more).cpu(), weight.cpu(), 1e-5)
+    return max(_error(found, wanted), _error(total, x + more))
+
+
+def _activation(bench: Bench, config: DecoderConfig) -> float:
+    x = _random(bench, 5, 2 * config.ffn_size)
+    return _error(activation.silu_mul(x), silu_mul_reference(x.cpu()))
+
+
+def _rope_write(bench: Bench, config: DecoderConfig) -> float:
+    c, tokens = config, 5
+    qkv = _random(bench, tokens, (c.num_heads + 2 * c.num_kv_heads) * c.head_dim)
+    angles = torch.rand(64, c.head_dim // 2, generator=torch.Generator().manual_seed(1)) * 6
+    cos, sin = (torch.cat((each, each), dim=1) for each in (angles.cos(), angles.sin()))
+    positions, slots = torch.tensor([3, 0, 63, 7, 8]), torch.tensor([5, 16, 31, 40, 2])
+    shape = (3, c.num_kv_heads, PAGE_SIZE, c.head_dim)
+    pages = [torch.zeros(shape, dtype=bench.dtype, device=bench.device) for _ in range(2)]
+    turn = [each.to(bench.device) for each in (cos, sin)]
+    places = [each.to(bench.device) for each in (positions, slots)]
+    k_pages, v_pages = pages
+    q = rope_write.rope_write(
+        qkv, turn[0], turn[1], places[0], places[1], k_pages, v_pages, c.num_heads
+    )
+    heads = qkv.cpu().view(tokens, -1, c.head_dim)
+    parts = torch.split(heads, [c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
+    rows = cos[positions], sin[positions]
+    k_wanted, v_wanted = (torch.zeros(shape, dtype=bench.dtype) for _ in range(2))
+    write_kv_reference(rotate_reference(parts[1], *rows), parts[2], k_wanted, v_wanted, slots)
+    kept = max(_error(k_pages, k_wanted), _error(v_pages, v_wanted))
+    return max(_error(q, rotate_reference(parts[0], *rows)), kept)
+
+
+def _linear(bench: Bench, config: DecoderConfig) -> float:
+    worst = 0.0
+    for rows in (1, 20, 70):
+        x, weight = _random(bench, rows, config.hidden_size), _random(bench, 96, config.hidden_size)
+        wanted = linear_reference(x.float().cpu(), weight.float().cpu())
+        worst = max(worst, _error(linear.linear(x, weight), wanted))
+    return worst
+
+
+def _packed(bench: Bench, config: DecoderConfig) -> float:
+    """4 bits with a scale and a low for 32 columns, as Q4_1 of GGUF has them."""
+    columns = config.hidden_size // 32 * 32
+    generator = torch.Generator().manual_seed(2)
+    halves = torch.rand(96, columns // 32, 2, generator=generator).half() * 0.02
+    codes = torch.randint(0, 256, (96, columns // 32, 16), generator=generator).to(torch.uint8)
+    blocks = torch.cat((halves.view(torch.uint8), codes), dim=2).flatten(1)
+    weight = PackedWeight("q4_1", (96, columns), blocks)
+    x = _random(bench, 20, columns)
+    found = linear.linear(x, packed.pack_for_gpu(weight, bench.device))
+    return _error(found, linear_reference(x.float().cpu(), weight))
+
+
+def _page_copy(bench: Bench, config: DecoderConfig) -> float:
+    shape = (6, config.num_kv_heads, PAGE_SIZE, config.head_dim)
+    pages = [_random(bench, *shape) for _ in range(2)]
+    wanted = [each.cpu().clone() for each in pages]
+    copies = [(0, 3, 5), (1, 4, PAGE_SIZE)]
+    for each in wanted:
+        for source, target, count in copies:
+            each[target, :, :count] = each[source, :, :count]
+    columns = (torch.tensor(column, device=bench.device) for column in zip(*copies, strict=True))
+    page_copy.copy_pages(pages, page_copy.addresses_of(pages), *columns)
+    return max(_error(*pair) for pair in zip(pages, wanted, strict=True))
+
+
+def _draws(bench: Bench, config: DecoderConfig) -> float:
+    """The share of draws that torch on the CPU draws otherwise; rounding turns none of so few."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 7},
+        {"top_p": 0.6, "temperature": 1.4},
+    ]
+    draws = [Draw(SamplingParams(**kind), 5, i, mask_row=0) for i, kind in enumerate(kinds)]
+    vocab = config.vocab_size
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(len(draws), vocab, generator=generator) * 4
+    words = torch.randint(-(2**31), 2**31, (1, -(-vocab // 32)), generator=generator)
+    mask = words.to(torch.int32)
+    wanted = Sampler(vocab).sample(logits.clone(), draws, mask)
+    there = logits.to(bench.device)
+    found = Sampler(vocab, chooser=TritonChooser(bench.device)).sample(there, draws, mask)
+    return sum(a != b for a, b in zip(found, wanted, strict=True)) / len(draws)
+
+
+def _verify(bench: Bench, config: DecoderConfig) -> float:
+    given = ([4, 5, 6, 7, 8], [0] * 5, [4, 9, 7], [0, 3, 5])
+    kinds = (torch.int64, torch.int32, torch.int64, torch.int32)
+    columns = (
+        torch.tensor(numbers, dtype=kind, device=bench.device)
+        for numbers, kind in zip(given, kinds, strict=True)
+    )
+    accepted, token_ids, outcomes = verify.verify(*columns)
+    right = (accepted.tolist(), token_ids.tolist(), outcomes.tolist()) == ([1, 1], [5, 8], [0, 0])
+    return 0.0 if right else 1.0
+
+
+# ---- fast ----
+
+
+def attention_share(bench: Bench, config: DecoderConfig, work: Work, rate: float) -> float:
+    """The share of `rate` (bytes a second) at which a step's attention moves what it must."""
+    case = Attention(bench, config, work)
+    items = case.items()
+    taken = bench.seconds(lambda: case.run(items), in_a_row=3)
+    return attention_cost(config, work, bench.dtype).bytes / taken / rate
+
+
+def prefill_share(bench: Bench, config: DecoderConfig, work: Work, rate: float) -> float:
+    """The share of `rate` (operations a second) that prefill's attention reaches."""
+    case = Attention(bench, config, work)
+    items = case.items()
+    taken = bench.seconds(lambda: case.run(items), in_a_row=3)
+    return attention_cost(config, work, bench.dtype).flops / taken / rate
+
+
+def tree_gain(bench: Bench, config: DecoderConfig, work: Work) -> float:
+    """How many times sooner shared keys are attended to than when every row reads its own."""
+    case = Attention(bench, config, work)
+    tree, plain = case.items(), case.items(share=False)
+    wide = bench.seconds(lambda: case.run(plain), in_a_row=3)
+    return wide / bench.seconds(lambda: case.run(tree), in_a_row=3)
+
+
+def linear_shares(
+    bench: Bench, config: DecoderConfig, copy: float, product: float
+) -> tuple[float, float]:
+    """Of the copy rate at 64 rows, and of the product rate at 2,048; the layer's largest map."""
+    shape = (2 * config.ffn_size, config.hidden_size)
+    weight = _random(bench, *shape)
+    few, many = (16, 64) if bench.small else (64, 2048)
+    x, wide = _random(bench, few, shape[1]), _random(bench, many, shape[1])
+    moved = linear.cost(few, *shape, bench.dtype).bytes
+    computed = linear.cost(many, *shape, bench.dtype).flops
+    return (
+        moved / bench.seconds(lambda: linear.linear(x, weight), in_a_row=3) / copy,
+        computed / bench.seconds(lambda: linear.linear(wide, weight), in_a_row=3) / product,
+    )
