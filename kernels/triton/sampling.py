@@ -61,7 +61,7 @@ def _mass(row, vocab, values, MASKED: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _digit(numbers, number: tl.constexpr):
+def _digit(numbers, number):
     """One of `numbers` [DIGITS]."""
     return tl.sum(tl.where(tl.arange(0, DIGITS) == number, numbers, tl.zeros_like(numbers)), 0)
 
