@@ -12,6 +12,7 @@ product, as tensor cores want them.
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -21,10 +22,13 @@ from radixgen.kernels.attention_plan import Scoring
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.kv_types import row_width
 from radixgen.kernels.triton.attention_items import Items
-from radixgen.kernels.triton.launch import interpreted, power_of_two
+from radixgen.kernels.triton.cost import Cost
+from radixgen.kernels.triton.launch import interpreted, on_amd, power_of_two, to_kind
 
 MIN_TILE = 16  # rows or columns that a tensor core's product needs
 HEAD_SIZES = (32, 64, 80, 96, 128, 192, 256)
+# One shape of instruction, and with it one order of additions, for tiles of every size.
+AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
 PAGE_SIZES = tuple(2**n for n in range(8))  # 1 to 128
 
 
@@ -156,7 +160,7 @@ def partials_kernel(
         if INT8:
             weights *= tl.load(v_scales + scale_at, mask=is_key, other=0.0)[None, :]
         gathered *= share[:, None]
-        gathered += _dot(weights.to(values.dtype), values, PRECISION, WIDEN)
+        gathered += _dot(to_kind(weights, values.dtype), values, PRECISION, WIDEN)
         best = new_best
     if FP8:
         gathered *= tl.load(v_scales + kv_head) * 256
@@ -201,7 +205,7 @@ def merge_kernel(
         gathered = gathered * old_share + part * new_share
         best = new_best
     at = out + query.to(tl.int64) * out_stride + head * HEAD_DIM + dims
-    tl.store(at, (gathered / total).to(out.dtype.element_ty), mask=is_dim)
+    tl.store(at, to_kind(gathered / total, out.dtype.element_ty), mask=is_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +341,7 @@ def launch_partials(
         HEAD_DIM=head_dim,
         BLOCK_DIM=max(power_of_two(head_dim), MIN_TILE),
         BLOCK_ROWS=rows,
-        BLOCK_KEYS=block_keys(head_dim),
+        BLOCK_KEYS=block_keys(head_dim, on_amd()),
         WINDOW=scoring.window or 0,
         SOFTCAP=scoring.softcap is not None,
         INT8=form == "int8",
@@ -346,6 +350,7 @@ def launch_partials(
         WIDEN=interpreted(),
         num_warps=num_warps(rows),
         num_stages=2,
+        **(AMD_OPTIONS if on_amd() else {}),
     )
 
 
@@ -381,11 +386,32 @@ def tile_rows(max_rows: int, group: int) -> int:
     return max(power_of_two(max_rows * group), MIN_TILE)
 
 
-def block_keys(head_dim: int) -> int:
+def block_keys(head_dim: int, amd: bool = False) -> int:
     """Keys in flight at once: as many as shared memory and registers bear."""
-    return 64 if head_dim <= 128 else 32
+    return 64 if head_dim <= 128 and not amd else 32
 
 
 def num_warps(rows: int) -> int:
     """One for each 16 rows, four at least: they divide the keys' loads among them."""
     return 4 if rows <= 64 else 8
+
+
+def cost(
+    work: Items,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    pages: torch.dtype,
+) -> Cost:
+    """Each item reads its keys and values once, whoever shares them, and its queries; partial
+    results are written and read in float32. A query, head and key take two products of head_dim.
+    """
+    num_rows = work.items[:, 1].astype(np.int64)
+    num_keys = (work.items[:, 4] - work.items[:, 3]).astype(np.int64)
+    row_bytes = row_width(head_dim, pages) * pages.itemsize
+    moved = 2 * int(num_keys.sum()) * num_kv_heads * row_bytes
+    moved += work.num_slots * num_heads * (head_dim * (dtype.itemsize + 2 * 4) + 2 * 2 * 4)
+    moved += len(work.positions) * num_heads * head_dim * dtype.itemsize
+    flops = 4 * int((num_rows * num_keys).sum()) * num_heads * head_dim
+    return Cost(moved, flops, on_tensor_cores=dtype != torch.float32, launches=2)

@@ -9,7 +9,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Variant:
     aligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 2
-    amd: Mapping[str, Any] = field(default_factory=dict)  # options of its launch there
+    amd: Mapping[str, Any] = field(default_factory=dict)  # other constants and options there
 
     @classmethod
     def of(
@@ -100,7 +100,9 @@ def inspect(variant: Variant, target: str) -> Binary:
     """Compile for one of TARGETS. Raises what Triton raises when that cannot be done."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     if target == "gfx942":
-        options |= variant.amd
+        changed = {name: variant.amd[name] for name in variant.constants.keys() & variant.amd}
+        options |= {name: value for name, value in variant.amd.items() if name not in changed}
+        variant = replace(variant, constants={**variant.constants, **changed})
     compiled = triton.compile(variant.source(), target=TARGETS[target], options=options)
     shared = int(compiled.metadata.shared)
     text = compiled.asm["amdgcn" if target == "gfx942" else "ptx"]

@@ -9,8 +9,6 @@ says what it costs (`cost`). Knows no kernels, no models.
 
 from dataclasses import dataclass
 
-import torch
-
 from radixgen.errors import KernelError
 
 
@@ -63,8 +61,3 @@ def seconds(cost: Cost, device: Device) -> float:
     memory = cost.bytes / (device.bytes_per_s * device.bytes_share)
     arithmetic = cost.flops / (rate * device.flops_share)
     return max(memory, arithmetic) + cost.launches * device.launch_s
-
-
-def item_bytes(dtype: torch.dtype) -> int:
-    """Bytes of one element."""
-    return dtype.itemsize

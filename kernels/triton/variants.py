@@ -56,7 +56,6 @@ def _attention() -> Iterator[Variant]:
             HEAD_DIM=head_dim,
             BLOCK_DIM=head_dim,
         )
-
     for form in ("int8", "fp8"):
         yield _partials(128, 16, form)
 
@@ -76,6 +75,7 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
         },
         odd="num_heads",
         num_warps=attention.num_warps(rows),
+        amd=attention.AMD_OPTIONS | {"BLOCK_KEYS": attention.block_keys(head_dim, amd=True)},
         GROUP=4,
         PAGE_SIZE=16,
         HEAD_DIM=head_dim,

@@ -13,7 +13,7 @@ from torch import Tensor
 from radixgen.errors import KernelError
 from radixgen.kernels.attention import paged_attention_reference
 from radixgen.kernels.kv_types import pack_rows, unpack_rows
-from radixgen.kernels.triton.attention import DeviceItems, paged_attention
+from radixgen.kernels.triton.attention import DeviceItems, cost, paged_attention
 from radixgen.kernels.triton.attention_items import SPLIT_TOKENS, Items, Tables, make_items
 
 
@@ -79,6 +79,9 @@ def make_case(
         (32, 80, 4, torch.float32, 1e-5),
         (128, 256, 2, torch.bfloat16, 2e-2),
         (64, 32, 7, torch.float32, 1e-5),
+        (2, 96, 1, torch.float16, 1e-2),
+        (4, 192, 2, torch.float32, 1e-5),
+        (8, 64, 8, torch.bfloat16, 2e-2),
     ],
 )
 def test_equals_the_reference(
@@ -143,6 +146,50 @@ def test_shared_pages_are_read_once_and_change_nothing() -> None:
     assert shared.num_slots == alone.num_slots
     assert len(shared.items) < len(alone.items)
     torch.testing.assert_close(case.run(share=True), case.run(share=False), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sequence_depends_on_itself_alone(dtype: torch.dtype) -> None:
+    """Bitwise, in a tree of several levels or by itself: its keys are cut at the same places."""
+    case = make_case(16, 64, 2, dtype)
+    whole, lengths = case.run(), case.tables[3]
+    queries, used = case.tables[0].tolist(), case.tables[1].tolist()
+    for row in range(len(lengths)):
+        first, end = queries[row], queries[row + 1]
+        tables = (
+            torch.tensor([0, end - first], dtype=torch.int32),
+            torch.tensor([0, used[row + 1] - used[row]], dtype=torch.int32),
+            case.tables[2][used[row] : used[row + 1]],
+            lengths[row : row + 1],
+        )
+        alone = Case(case.q[first:end], case.k_pages, case.v_pages, tables).run()
+        assert torch.equal(alone, whole[first:end])
+
+
+def test_a_tree_of_several_levels_is_read_once_a_node() -> None:
+    """A trunk of 512 keys, two branches of 256 on it, and three leaves on each of them."""
+    trunk, branches = list(range(32)), [list(range(32, 48)), list(range(48, 64))]
+    rows = [trunk + branches[i // 3] + [64 + i] for i in range(6)]
+    tables = (
+        torch.arange(7, dtype=torch.int32),
+        torch.arange(7, dtype=torch.int32) * 49,
+        torch.tensor(rows, dtype=torch.int32).flatten(),
+        torch.tensor([3, 16, 1, 7, 7, 9], dtype=torch.int32),
+    )
+    torch.manual_seed(1)
+    pages = (torch.randn(70, 2, 16, 64), torch.randn(70, 2, 16, 64))
+    case = Case(torch.randn(6, 2, 64), *pages, tables)
+    for window in (None, 300):
+        found, wanted = case.run(window=window), case.expect(window=window)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    made = case.items(8, None, share=True)
+    assert sorted(made.items[:, 1].tolist()) == [1] * 6 + [3, 3] + [6, 6]
+    sizes = (2, 2, 64, torch.bfloat16, torch.bfloat16)
+    alone = case.items(8, None, share=False)
+    keys, all_keys = 512 + 2 * 256 + 43, 6 * 768 + 43
+    saved = cost(alone, *sizes).bytes - cost(made, *sizes).bytes
+    assert saved == (all_keys - keys) * 2 * 2 * 64 * 2
+    assert cost(made, *sizes).flops == cost(alone, *sizes).flops == 4 * all_keys * 2 * 64
 
 
 @pytest.mark.parametrize("window", [None, 50])
