@@ -17,14 +17,13 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from radixgen.grammars.expr import EMPTY, Node, Rule, RuleSet, concat, literal, union
+from radixgen.grammars.json_chain import MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, key_text
 from radixgen.grammars.json_layout import Layout
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
 from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
-
-STRIDE = 8  # names that each place of a long chain lists itself
 
 
 class Context(Protocol):
@@ -96,10 +95,8 @@ class ObjectRules:
         self._ends = tuple(map(len, self._chains))
         self._counting = shape.low > 0 or shape.high is not None
         self._cap = shape.low if shape.high is None else shape.high
-        self._parts: dict[int, Node] = {}
         self._rivals = Rivals(shape.unlike)
         self._sure = context.shape_productive(shape) or None
-        self._is_plain = False  # whether the place in one chain is all there is to know
 
     def start(self) -> Node:
         """The whole object."""
@@ -107,10 +104,19 @@ class ObjectRules:
         rivals = self._rivals.every
         first = Progress((0,) * len(self._chains), missing=missing, rivals=rivals)
         self._check_low()
-        lone = len(self._chains) == 1 and not self._alone
-        self._is_plain = lone and not (self._counting or self._shape.some or first.rivals)
         empty = literal(b"}") if self._may_close(first) else EMPTY
-        return concat(self._layout.opened(b"{"), union(empty, self._more(first)))
+        more = self._plain_members() if self._is_plain(first) else self._member(first)
+        return concat(self._layout.opened(b"{"), union(empty, more))
+
+    def _is_plain(self, first: Progress) -> bool:
+        """Whether the place in one chain is all there is to know."""
+        lone = len(self._chains) == 1 and not self._alone
+        return lone and not (self._counting or self._shape.some or first.rivals)
+
+    def _plain_members(self) -> Node:
+        (names,), needed, passed = self._chains, self._shape.required, Progress(self._ends)
+        end = partial(self._member, passed)
+        return MemberChain(self._context, self._goals, names, needed, end, self._sure).more(0)
 
     def _find_chains(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """The names by chain, and those that stand alone; in any order all of them do."""
@@ -213,19 +219,11 @@ class ObjectRules:
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._close if self._may_close(now) else EMPTY
-        return union(close, concat(self._layout.comma, self._more(now)))
-
-    def _more(self, now: Progress) -> Node:
-        """One more member, and what follows; without a rule of its own where little is said."""
-        if self._is_plain and self._sure and now.place[0] < len(self._chains[0]):
-            return self._next_or_later(now)
-        return self._member(now)
+        return union(close, concat(self._layout.comma, self._member(now)))
 
     def _members(self, now: Progress) -> Node:
         if self._shape.high is not None and now.members >= self._shape.high:
             return EMPTY
-        if self._is_plain and now.place[0] < len(self._chains[0]):
-            return self._next_or_later(now)
         found = [
             self._declared(now, chain, index)
             for chain, place in enumerate(now.place)
@@ -237,26 +235,6 @@ class ObjectRules:
         if self._context.any_order or self._passed(now):
             found.extend(self._undeclared(now))
         return union(*found)
-
-    def _next_or_later(self, now: Progress) -> Node:
-        """The next name of the only chain, or a later one up to the first required.
-
-        Behind every STRIDE names a rule stands for the later ones, which all places share.
-        """
-        chain, place, known = self._chains[0], now.place[0], self._parts
-        stop = min(len(chain), (place // STRIDE + 1) * STRIDE)
-        found: list[Node] = []
-        for index in range(place, stop):
-            found.append(known.get(index) or self._part(now, index))
-            if chain[index] in self._shape.required:
-                return union(*found)
-        found.append(self._member(_at(now, (stop,))))
-        return union(*found)
-
-    def _part(self, now: Progress, index: int) -> Node:
-        """The member at a place of the only chain, made once."""
-        found = self._parts[index] = self._declared(now, 0, index)
-        return found
 
     def _reach(self, chain: int, place: int) -> int:
         """Behind the first required name of a chain from `place` on, or behind the chain."""
@@ -286,20 +264,11 @@ class ObjectRules:
             return EMPTY
         if productive is None:
             return concat(begun, self._behind(now, name, self._after))
-        if self._is_plain:  # made once: see _part
-            return concat(
-                begun, Rule(("behind", name), lambda: self._behind_plain(now, name), True)
-            )
         key = ("behind", self._context, self._shape, now, name)
         rules = self._context.rules
         return concat(
             begun, rules.rule(key, lambda: self._behind(now, name, self._end_or_more), True)
         )
-
-    def _behind_plain(self, now: Progress, name: str) -> Node:
-        """`_behind` where the place in the chain is all there is to know."""
-        value = self._context.value(self._goals[name])
-        return concat(self._layout.colon, value, self._end_or_more(now))
 
     def _behind(self, now: Progress, name: str, rest: Callable[[Progress], Node]) -> Node:
         """What follows a declared name: its value, and the rest of the object."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from radixgen import native
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.chain import Chain, ChainRule
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.node_program import NodeProgram
@@ -32,6 +33,7 @@ _SOURCES = (
     "states.c",
     "masks.c",
     "slices.c",
+    "chains.c",
     "complete.c",
     "hooks.c",
     "api.c",
@@ -39,6 +41,10 @@ _SOURCES = (
 _EXPAND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32)
 _CALLBACK = 6
 _WAY = 2  # asked of a rule: not its body, but the part that has its shortest text
+# Asked of a chain, with the index of a word above these bits: see native/chains.c.
+_VALUE, _OPEN, _PART, _END = 3, 4, 5, 6
+_ASK_BITS = 3
+STRIDE = 8  # words of a chain whose state is asked for at once
 _NEVER = 0x7FFFFFFF
 _FAULTS = {
     1: "there is no memory left for it",
@@ -66,6 +72,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_free": (None, (pointer,)),
         "rx_build": (i32, (pointer, pointer, u32, ctypes.c_char_p, pointer, pointer)),
         "rx_add_rule": (i32, (pointer,)),
+        "rx_add_chain": (i32, (pointer, ctypes.c_char_p, pointer, ctypes.c_char_p, u32, pointer)),
+        "rx_chain_place": (i32, (pointer, u32, u32)),
         "rx_set_body": (None, (pointer, u32, u32)),
         "rx_start": (i32, (pointer, u32)),
         "rx_bytes": (i32, (pointer, u32, ctypes.c_char_p, u32)),
@@ -96,7 +104,9 @@ class NativeEngine:
     def __init__(self, vocabulary: Vocabulary, library: ctypes.CDLL, max_bytes: int) -> None:
         self.vocabulary = vocabulary
         self._lock = threading.RLock()
-        self._rules: list[Rule] = []
+        self._rules: list[Rule | None] = []  # None: the engine's own, of a chain
+        self._chains: dict[int, Chain] = {}  # by their first rule
+        self._first_rules: dict[Chain, int] = {}
         self._hooked = array("B")  # whether a rule is a hook
         self._indices: dict[Rule, int] = {}
         self._nodes: dict[Expr, int] = {}
@@ -311,7 +321,7 @@ class NativeEngine:
 
     def _build(self, node: Node) -> int:
         """The id of a node in the engine; 0 for the empty language."""
-        program = NodeProgram(self._nodes, self._rule_index)
+        program = NodeProgram(self._nodes, self._rule_index, self._chain_node)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
         if 2 * length >= len(self._work):
@@ -332,10 +342,62 @@ class NativeEngine:
             self._nodes.update(zip(program.saved, kept, strict=True))
         return built
 
+    def _node_id(self, node: Node) -> int:
+        """`_build`, or what it has built before."""
+        known = self._nodes.get(node) if isinstance(node, Expr) else None
+        return self._build(node) if known is None else known
+
+    def _chain_node(self, rule: ChainRule) -> int:
+        """The id of the node of a place in a chain; 0 for the empty language."""
+        first = self._first_rules.get(rule.chain)
+        if first is None:
+            first = self._add_chain(rule.chain)
+        return self._checked(self._library.rx_chain_place(self._at, first, rule.place))
+
+    def _add_chain(self, chain: Chain) -> int:
+        words = chain.words
+        lengths = array("I", map(len, words))
+        marks = array("I", map(self._node_id, (chain.colon, chain.comma, chain.close)))
+        first = self._checked(
+            self._library.rx_add_chain(
+                self._at,
+                b"".join(words),
+                lengths.buffer_info()[0],
+                bytes(chain.needed),
+                len(words),
+                marks.buffer_info()[0],
+            )
+        )
+        num_rules = len(words) + len(words) // STRIDE + 1
+        self._rules.extend([None] * num_rules)
+        self._hooked.extend(bytes(num_rules))
+        self._chains[first] = chain
+        self._first_rules[chain] = first
+        return first
+
+    def _tell(self, chain: Chain, what: int, index: int) -> int:
+        """What the engine asks about a chain: the id of a node, or of which words of a stride it
+        may take for granted that they have a value (1) or has to ask for the part (2)."""
+        if what == _VALUE:
+            return self._node_id(chain.value(index))
+        if what == _PART:
+            return self._build(chain.part(index))
+        if what == _END:
+            return self._build(chain.end())
+        bits = 0
+        for place, i in enumerate(range(index, min(index + STRIDE, len(chain.words)))):
+            is_open = chain.is_open(i)
+            bits |= (2 if is_open is None else int(is_open)) << 2 * place
+        return bits
+
     def _expand(self, index: int, check: int) -> int:
         """Called by the engine: a rule's body, or whether a check of it rewrote any body."""
         try:
+            if check > _WAY:
+                what = check & (1 << _ASK_BITS) - 1
+                return self._tell(self._chains[index], what, check >> _ASK_BITS)
             rule = self._rules[index]
+            assert rule is not None  # the engine knows its own
             if check == _WAY and rule.way is not None:
                 return self._build(rule.way())
             if not check:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.derivative import facts, is_proven
 from radixgen.grammars.expr import (
     And,
@@ -28,20 +29,27 @@ SAVE, CHECK, ALIVE = range(13, 16)
 
 
 class NodeProgram:
-    """One program. `known` has the ids of expressions built before, `rule_index` gives a rule's.
+    """One program. `known` has the ids of expressions built before, `rule_index` gives a rule's,
+    `chain_node` the node of a place in a chain.
 
     What derives nothing becomes the empty language on the way: rules as `productive.py` finds, and
     intersections and complements, where the engine itself looks (CHECK) unless it is told (ALIVE).
     """
 
-    __slots__ = ("_boolean", "_known", "_rule_index", "code", "data", "saved")
+    __slots__ = ("_boolean", "_chain_node", "_known", "_rule_index", "code", "data", "saved")
 
-    def __init__(self, known: dict[Expr, int], rule_index: Callable[[Rule], int]) -> None:
+    def __init__(
+        self,
+        known: dict[Expr, int],
+        rule_index: Callable[[Rule], int],
+        chain_node: Callable[[ChainRule], int],
+    ) -> None:
         self.code: list[int] = []
         self.data = bytearray()
         self.saved: list[Expr] = []  # the expressions that SAVE marks, in order
         self._known = known
         self._rule_index = rule_index
+        self._chain_node = chain_node
         self._boolean = 0  # how deep inside of intersections and complements
 
     def add(self, node: Node) -> None:
@@ -58,7 +66,9 @@ class NodeProgram:
     def _rule(self, rule: Rule) -> None:
         if self._boolean:
             raise InvalidGrammar("intersection and complement apply to regular expressions only")
-        if rule.productive or is_productive(rule):
+        if isinstance(rule, ChainRule):
+            self.code += (NODE, self._chain_node(rule))
+        elif rule.productive or is_productive(rule):
             self.code += (RULE, self._rule_index(rule))
         else:
             self.code.append(EMPTY)

@@ -101,7 +101,7 @@ EXPORT void rx_free(Engine *e) {
     for (u32 i = 0; i < e->rows.n; i++) free(e->rows.p[i]);
     for (u32 i = 0; i < e->slices.n; i++) free_slice(e->slices.p[i]);
     void *arrays[] = {
-        e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,
+        e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,   e->chains.p,
         e->stacks.p,  e->states.p, e->sets.p,    e->merges.p, e->items.p, e->maps.p,    e->map_masks.p, e->nexts.p,
         e->records.p, e->rows.p,   e->toggles.p, e->slices.p, e->waiting.p, e->found.p,    e->after.p,
         e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p};
@@ -194,6 +194,19 @@ EXPORT i32 rx_add_rule(Engine *e) {
     ENTER(e);
     PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER}));
     LEAVE(e, e->rules.n - 1);
+}
+
+/* Returns the first of the rules of the chain; see chains.c. */
+EXPORT i32 rx_add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count,
+                        const u32 *marks) {
+    ENTER(e);
+    LEAVE(e, add_chain(e, bytes, lengths, needed, count, marks));
+}
+
+/* The node of what may stand at a place of a chain. */
+EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, u32 place) {
+    ENTER(e);
+    LEAVE(e, chain_place(e, e->rules.p[first_rule].chain - 1, place));
 }
 
 EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }

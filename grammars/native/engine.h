@@ -52,8 +52,11 @@ typedef struct { u32 offset, length; } Span;          /* of the byte pool */
 /* Spans of sorted, distinct words; `after`: in `lists`, the node behind each of them, or NONE. Words
    that something follows are a prefix code. */
 typedef struct { u32 first, count, after; u8 flags; } WordTable;
-typedef struct { u32 body, entered, cost, way; u8 checked, solved, has_way; } Rule; /* way: where its
-                                                        shortest text is, once asked for, + 1 */
+typedef struct { u32 body, entered, cost, way, chain; u8 checked, solved, has_way; } Rule; /* way: where its
+                                                        shortest text is, once asked for, + 1; chain: + 1 */
+/* Words in one order, each before a rest of its own: `words` of them, the first of their `rules`, where
+   their parts, places and whether they are needed stand in `lists`, behind which word it `closes`. */
+typedef struct { u32 rules, count, words, parts, places, needed, closes, colon, comma, close; } Chain;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
 enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */
@@ -137,6 +140,7 @@ typedef struct Engine {
     VEC(Span) words;
     VEC(WordTable) tables;
     VEC(Rule) rules;
+    VEC(Chain) chains;
     VEC(Stack) stacks;
     VEC(StackSet) sets;
     VEC(Merge) merges;
@@ -233,6 +237,11 @@ u32 make_rule(Engine *e, u32 rule);
 u32 words_split(Engine *e, u32 node, u32 *from, u32 *byte);
 typedef struct { u32 a, b, low, high; } Counts;
 u32 join_counts(Counts *counts, u32 n);
+
+/* chains.c */
+u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, const u32 *marks);
+u32 chain_place(Engine *e, u32 chain, u32 place);
+u32 chain_body(Engine *e, u32 rule);
 
 /* derive.c */
 u32 derive(Engine *e, u32 node, u32 byte);

@@ -202,6 +202,10 @@ u32 rule_body(Engine *e, u32 rule, int may_check) {
     int check = may_check && r->entered == e->epoch && !r->checked;
     if (may_check) r->entered = e->epoch;
     if (r->body != NONE && !check) return r->body;
+    if (r->chain) {
+        u32 body = chain_body(e, rule);
+        return e->rules.p[rule].body = body;
+    }
     if (check) r->checked = 1;
     i32 answer = e->expand(rule, check); /* may add anything */
     if (answer < 0) fail(e, CALLBACK);

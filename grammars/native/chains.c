@@ -1,0 +1,154 @@
+/* Chains: words in one order, each before a rest of its own, some of which may be left out, as the
+   members of an object. See chain.py, whose rules these are; Python is asked only for the parts that
+   are not the same in every chain. */
+#include "engine.h"
+#include <string.h>
+
+enum { STRIDE = 8 };             /* words that each place of a long chain lists itself */
+enum { ASK_VALUE = 3, ASK_OPEN, ASK_PART, ASK_END, ASK_BITS = 3 };
+#define UNKNOWN NONE
+#define OPEN (NONE - 1)          /* a word before the rule of what is behind it */
+#define ASKED (NONE - 2)         /* a word whose part Python gives */
+
+static u32 ask(Engine *e, u32 rules, u32 what, u32 index) {
+    i32 answer = e->expand(rules, (i32)(index << ASK_BITS | what)); /* may add anything */
+    if (answer < 0) fail(e, CALLBACK);
+    return (u32)answer;
+}
+
+static u32 fresh(Engine *e, u32 count) {
+    u32 at = e->lists.n;
+    RESERVE(e, e->lists, count);
+    memset(e->lists.p + at, 0xFF, count * sizeof(u32));
+    e->lists.n += count;
+    return at;
+}
+
+/* Returns the first of the chain's rules: what is behind each word, then the words from each stride
+   on. */
+u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, const u32 *marks) {
+    Chain c = {.rules = e->rules.n, .count = count, .colon = marks[0], .comma = marks[1], .close = marks[2]};
+    c.words = e->words.n;
+    c.parts = fresh(e, count);
+    c.places = fresh(e, count + 1);
+    c.needed = fresh(e, count);
+    for (u32 i = 0; i < count; i++) {
+        RESERVE(e, e->pool, lengths[i]);
+        memcpy(e->pool.p + e->pool.n, bytes, lengths[i]);
+        PUSH(e, e->words, ((Span){e->pool.n, lengths[i]}));
+        e->pool.n += lengths[i];
+        bytes += lengths[i];
+        e->lists.p[c.needed + i] = needed[i];
+        if (needed[i]) c.closes = i + 1;
+    }
+    u32 num_rules = count + count / STRIDE + 1;
+    RESERVE(e, e->rules, num_rules); /* all or none */
+    PUSH(e, e->chains, c);
+    for (u32 i = 0; i < num_rules; i++)
+        PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER, .checked = 1, .chain = e->chains.n}));
+    return c.rules;
+}
+
+/* Learn of the words of a stride which have a value at all. */
+static void open_stride(Engine *e, Chain c, u32 first) {
+    u32 bits = ask(e, c.rules, ASK_OPEN, first);
+    for (u32 i = first; i < first + STRIDE && i < c.count; i++, bits >>= 2)
+        e->lists.p[c.parts + i] = bits & 1 ? OPEN : bits & 2 ? ASKED : EMPTY;
+}
+
+static u32 part_of(Engine *e, Chain c, u32 index) {
+    if (e->lists.p[c.parts + index] == UNKNOWN) open_stride(e, c, index / STRIDE * STRIDE);
+    if (e->lists.p[c.parts + index] == ASKED) {
+        u32 part = ask(e, c.rules, ASK_PART, index);
+        e->lists.p[c.parts + index] = part;
+    }
+    return e->lists.p[c.parts + index];
+}
+
+static int compare_spans(const Engine *e, Span a, Span b) {
+    u32 shorter = a.length < b.length ? a.length : b.length;
+    return memcmp(e->pool.p + a.offset, e->pool.p + b.offset, shorter);
+}
+
+/* Some words, each before the rule of what is behind it. */
+static u32 open_words(Engine *e, Chain c, u32 *indices, u32 n) {
+    for (u32 i = 1; i < n; i++) /* few: sorted by insertion */
+        for (u32 k = i; k > 0; k--) {
+            u32 here = indices[k], before = indices[k - 1];
+            if (compare_spans(e, e->words.p[c.words + before], e->words.p[c.words + here]) < 0) break;
+            indices[k] = before, indices[k - 1] = here;
+        }
+    WordTable t = {e->words.n, n, fresh(e, n), F_RULES};
+    for (u32 i = 0; i < n; i++) {
+        Span word = e->words.p[c.words + indices[i]];
+        PUSH(e, e->words, word);
+        u32 behind = make_rule(e, c.rules + indices[i]);
+        e->lists.p[t.after + i] = behind;
+    }
+    PUSH(e, e->tables, t);
+    return make_words(e, e->tables.n - 1, 0, n, 0);
+}
+
+/* The words from `place` to the end of its stride, before `later`, unless one is needed. */
+static u32 list_words(Engine *e, Chain c, u32 place, u32 later) {
+    u32 ways[STRIDE + 2], open[STRIDE], n = 0, num_open = 0;
+    u32 stop = place / STRIDE * STRIDE + STRIDE;
+    int needed = 0;
+    for (u32 i = place; i < stop && i < c.count && !needed; i++) {
+        u32 part = part_of(e, c, i);
+        if (part == OPEN) open[num_open++] = i;
+        else if (part != EMPTY) ways[n++] = part;
+        needed = e->lists.p[c.needed + i] != 0;
+    }
+    spend(e, STRIDE);
+    if (num_open) ways[n++] = open_words(e, c, open, num_open);
+    if (!needed && later != EMPTY) ways[n++] = later;
+    return make_alt(e, ways, n);
+}
+
+/* Where the stride of a place ends, or the chain; NONE when a needed word comes before. */
+static u32 next_stride(const Engine *e, Chain c, u32 place) {
+    u32 stop = place / STRIDE * STRIDE + STRIDE;
+    for (u32 i = place; i < stop && i < c.count; i++)
+        if (e->lists.p[c.needed + i]) return NONE;
+    return stop < c.count ? stop : c.count;
+}
+
+/* What may stand at a place: the last stride first, since each asks whether there is a later way. */
+u32 chain_place(Engine *e, u32 chain, u32 place) {
+    Chain c = e->chains.p[chain];
+    u32 last = place, end;
+    if (e->lists.p[c.places + place] != UNKNOWN) return e->lists.p[c.places + place];
+    while (last < c.count && e->lists.p[c.places + last] == UNKNOWN && (end = next_stride(e, c, last)) != NONE)
+        last = end;
+    for (;;) {
+        u32 node = e->lists.p[c.places + last];
+        if (node == UNKNOWN) {
+            u32 later = EMPTY, stop = last < c.count ? next_stride(e, c, last) : NONE;
+            if (stop == c.count) later = e->lists.p[c.places + stop];
+            else if (stop != NONE && e->lists.p[c.places + stop] != EMPTY)
+                later = make_rule(e, c.rules + c.count + stop / STRIDE);
+            node = last == c.count ? ask(e, c.rules, ASK_END, 0) : list_words(e, c, last, later);
+            e->lists.p[c.places + last] = node;
+        }
+        if (last == place) return node;
+        u32 before = (last - 1) / STRIDE * STRIDE;
+        last = before > place ? before : place;
+    }
+}
+
+static u32 behind(Engine *e, u32 chain, u32 index) {
+    Chain c = e->chains.p[chain];
+    u32 value = ask(e, c.rules, ASK_VALUE, index), ways[2], n = 0;
+    u32 more = make_cat(e, c.comma, chain_place(e, chain, index + 1));
+    if (index + 1 >= c.closes) ways[n++] = c.close;
+    if (more != EMPTY) ways[n++] = more;
+    return make_cat(e, c.colon, make_cat(e, value, make_alt(e, ways, n)));
+}
+
+/* The body of a rule of a chain. */
+u32 chain_body(Engine *e, u32 rule) {
+    u32 chain = e->rules.p[rule].chain - 1, index = rule - e->chains.p[chain].rules;
+    u32 count = e->chains.p[chain].count;
+    return index < count ? behind(e, chain, index) : chain_place(e, chain, (index - count) * STRIDE);
+}
