@@ -15,7 +15,9 @@ class Chain(Protocol):
     """After `words[i]` come `colon`, `value(i)`, and either `close`, once no needed word is left
     out, or `comma` and a later word. No word begins another.
 
-    Behind the last word, `end()` may come after a comma in the place of one.
+    Behind the last word, `end()` may come after a comma in the place of one. That is any other word
+    before a value and the like, where `others` is not None: the quote that all words begin and end
+    with, then what may stand within, where each listed word is spelled in one way.
     """
 
     @property
@@ -28,6 +30,8 @@ class Chain(Protocol):
     def comma(self) -> Node: ...
     @property
     def close(self) -> Node: ...
+    @property
+    def others(self) -> tuple[Node, Node] | None: ...
 
     def value(self, index: int) -> Node:
         """What comes behind the colon of a word. Not empty where `is_open` says so."""
@@ -42,6 +46,10 @@ class Chain(Protocol):
         ...
 
     def end(self) -> Node: ...
+
+    def other_value(self) -> Node:
+        """The value of any other word. Not empty, and asked for only with `others`."""
+        ...
 
 
 class ChainRule(Rule):

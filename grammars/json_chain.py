@@ -11,7 +11,8 @@ from typing import Protocol
 
 from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.expr import EMPTY, Node, Rule, concat, literal, union
-from radixgen.grammars.json_layout import Layout
+from radixgen.grammars.json_keys import PLAIN_INSIDE, is_spelled_once
+from radixgen.grammars.json_layout import QUOTE, Layout
 from radixgen.grammars.json_shapes import Goal
 from radixgen.grammars.json_texts import spelled
 
@@ -28,7 +29,8 @@ class Context(Protocol):
 
 
 class MemberChain:
-    """See `chain.Chain`. `sure`: True where the needed names are known to have values."""
+    """See `chain.Chain`. `sure`: True where the needed names are known to have values. `others`: the
+    goal of every member of another name, None where there are several or none."""
 
     def __init__(
         self,
@@ -38,11 +40,13 @@ class MemberChain:
         needed: Collection[str],
         end: Callable[[], Node],
         sure: bool | None,
+        others: Goal | None,
     ) -> None:
         self._context = context
         self._goals = [goals[name] for name in names]
         self._end = end
         self._sure = sure
+        self._others = others
         self._places: dict[int, ChainRule] = {}
         self._afters: dict[int, Rule] = {}
         self._parts: dict[int, Node] = {}
@@ -55,6 +59,17 @@ class MemberChain:
     def end(self) -> Node:
         """One more member when all names were passed."""
         return self._end()
+
+    @property
+    def others(self) -> tuple[Node, Node] | None:
+        """The quote, and what other names are inside of it."""
+        spelled_once = is_spelled_once(b"".join(self.words))
+        return (QUOTE, PLAIN_INSIDE) if self._others is not None and spelled_once else None
+
+    def other_value(self) -> Node:
+        """The value of a member of another name."""
+        assert self._others is not None
+        return self._context.value(self._others)
 
     def value(self, index: int) -> Node:
         """The value of a member."""

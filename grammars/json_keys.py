@@ -144,7 +144,7 @@ def _other_names(declared: Iterable[str]) -> Expr:
     """
     listed = union(*(_one_spelling(name) or encoded(any_of([name])) for name in declared))
     assert isinstance(listed, Expr)
-    others = conj(_PLAIN_INSIDE, complement(listed))
+    others = conj(PLAIN_INSIDE, complement(listed))
     state_not_empty(others)  # finitely many out of all
     return others
 
@@ -156,6 +156,11 @@ def _one_spelling(name: str) -> Expr | None:
     return None
 
 
+def is_spelled_once(words: bytes) -> bool:
+    """Whether quoted names, one after the other, have no other spelling between their quotes."""
+    return not words.translate(None, _PLAINLY)
+
+
 def _plain_inside() -> Expr:
     printable = byte_set(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
     others = chars([(0, 0x1F), (0x7F, 0xD7FF), (0xE000, MAX_CODE_POINT)])
@@ -165,4 +170,5 @@ def _plain_inside() -> Expr:
     return inside
 
 
-_PLAIN_INSIDE = _plain_inside()
+PLAIN_INSIDE = _plain_inside()
+_PLAINLY = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("\\"))

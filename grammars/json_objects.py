@@ -115,8 +115,21 @@ class ObjectRules:
 
     def _plain_members(self) -> Node:
         (names,), needed, passed = self._chains, self._shape.required, Progress(self._ends)
-        end = partial(self._member, passed)
-        return MemberChain(self._context, self._goals, names, needed, end, self._sure).more(0)
+        end, others = partial(self._member, passed), self._others()
+        return MemberChain(
+            self._context, self._goals, names, needed, end, self._sure, others
+        ).more(0)
+
+    def _others(self) -> Goal | None:
+        """The goal of all members whose names no chain has, if it is one and known to have a value."""
+        if len(self._names) < len(self._goals):  # some names are spoken of only to forbid them
+            return None
+        wanted: Goal = ANYTHING
+        for keys, also in self._shape.every:
+            if not keys.is_every_other:
+                return None
+            wanted |= also
+        return wanted if self._context.productive(wanted) else None
 
     def _find_chains(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """The names by chain, and those that stand alone; in any order all of them do."""
@@ -137,6 +150,8 @@ class ObjectRules:
     @cached_property
     def classes(self) -> list[tuple[KeyClass, Node]]:
         """The classes of undeclared names with their texts."""
+        if any(keys.is_every_other and is_never(wanted) for keys, wanted in self._shape.every):
+            return []
         try:
             found = classes_of(self._shape)
         except TooManyClasses:

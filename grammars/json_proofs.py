@@ -38,16 +38,16 @@ class Proofs:
         known = self._known.get(wanted)
         if known is not None:
             return known
+        if _plainly(wanted):
+            self._known[wanted] = True
+            return True
         if is_never(wanted):
             return False
         if wanted in self._open:
             return None  # a value inside itself proves nothing
-        if _plainly(wanted):
-            found: bool | None = True
-        else:
-            self._open.add(wanted)
-            found = self._some(wanted)
-            self._open.discard(wanted)
+        self._open.add(wanted)
+        found = self._some(wanted)
+        self._open.discard(wanted)
         if found is not None:
             self._known[wanted] = found
         return found
@@ -177,6 +177,13 @@ _SAYING = (
         ]
     )
 )
+
+
+def only_refers(node: Schema) -> bool:
+    """Whether a schema says no more than that its values are those of another."""
+    if "$ref" not in node.value:
+        return False
+    return hides_siblings(node) or len(_SAYING.intersection(node.value)) == 1
 
 
 def _has_value(node: Schema) -> bool:

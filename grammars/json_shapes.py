@@ -28,6 +28,9 @@ def goal(node: Schema, sign: bool = True) -> Goal:
 
 def is_never(wanted: Goal) -> bool:
     """Whether it plainly demands what no value gives."""
+    if len(wanted) == 1:  # as most do
+        ((node, sign),) = wanted
+        return sign and node is node.document.false
     return any(
         (node, not sign) in wanted or (sign and node is node.document.false)
         for node, sign in wanted
@@ -41,6 +44,11 @@ class Keys:
     names: frozenset[str] = frozenset()
     inside: frozenset[Expr] = frozenset()
     outside: frozenset[Expr] = frozenset()
+
+    @property
+    def is_every_other(self) -> bool:
+        """Whether they are all but the listed names."""
+        return not self.inside and not self.outside
 
     def hold(self, name: str) -> bool:
         if name in self.names or not all(matches(expr, name) for expr in self.inside):

@@ -27,8 +27,8 @@ from radixgen.grammars.json_layout import (
 )
 from radixgen.grammars.json_numbers import Numbers
 from radixgen.grammars.json_objects import ObjectRules
-from radixgen.grammars.json_proofs import Proofs
-from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
+from radixgen.grammars.json_proofs import Proofs, only_refers
+from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, goal, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, encoded, spelled
 
@@ -54,7 +54,9 @@ class Values:
         """The texts of the values that satisfy a goal."""
         found = self._nodes.get(wanted)
         if found is None:
-            found = self._nodes[wanted] = self._value(wanted)
+            meant = _referred(wanted)
+            found = self._value(wanted) if meant is wanted else self.value(meant)
+            self._nodes[wanted] = found
         return found
 
     def _value(self, wanted: Goal) -> Node:
@@ -188,6 +190,20 @@ def _owner(wanted: Goal) -> Schema:
 
 def _number(value: Fraction) -> Node:
     return literal(spelled_number(value))
+
+
+def _referred(wanted: Goal) -> Goal:
+    """The goal that a mere reference stands for; the goal itself if it is none, or goes round."""
+    meant, passed = wanted, {wanted}
+    while len(meant) == 1:
+        ((node, sign),) = meant
+        if not sign or not only_refers(node):
+            break
+        meant = goal(node.document.resolve(node))
+        if meant in passed:
+            return wanted
+        passed.add(meant)
+    return meant
 
 
 # The keywords that say something of a string, a number, a boolean or null, beside `type`.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from radixgen import native
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import Chain, ChainRule
-from radixgen.grammars.expr import Expr, Node, Rule
+from radixgen.grammars.expr import EMPTY, Expr, Node, Rule
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
@@ -42,7 +42,7 @@ _EXPAND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32)
 _CALLBACK = 6
 _WAY = 2  # asked of a rule: not its body, but the part that has its shortest text
 # Asked of a chain, with the index of a word above these bits: see native/chains.c.
-_VALUE, _OPEN, _PART, _END = 3, 4, 5, 6
+_VALUE, _OPEN, _PART, _END, _OTHER = 3, 4, 5, 6, 7
 _ASK_BITS = 3
 STRIDE = 8  # words of a chain whose state is asked for at once
 _NEVER = 0x7FFFFFFF
@@ -357,7 +357,9 @@ class NativeEngine:
     def _add_chain(self, chain: Chain) -> int:
         words = chain.words
         lengths = array("I", map(len, words))
-        marks = array("I", map(self._node_id, (chain.colon, chain.comma, chain.close)))
+        others = chain.others or (EMPTY, EMPTY)
+        marks = (chain.colon, chain.comma, chain.close, *others)
+        nodes = array("I", map(self._node_id, marks))
         first = self._checked(
             self._library.rx_add_chain(
                 self._at,
@@ -365,10 +367,10 @@ class NativeEngine:
                 lengths.buffer_info()[0],
                 bytes(chain.needed),
                 len(words),
-                marks.buffer_info()[0],
+                nodes.buffer_info()[0],
             )
         )
-        num_rules = len(words) + len(words) // STRIDE + 1
+        num_rules = len(words) + len(words) // STRIDE + 2
         self._rules.extend([None] * num_rules)
         self._hooked.extend(bytes(num_rules))
         self._chains[first] = chain
@@ -384,6 +386,8 @@ class NativeEngine:
             return self._build(chain.part(index))
         if what == _END:
             return self._build(chain.end())
+        if what == _OTHER:
+            return self._node_id(chain.other_value())
         bits = 0
         for place, i in enumerate(range(index, min(index + STRIDE, len(chain.words)))):
             is_open = chain.is_open(i)

@@ -2,10 +2,11 @@
    members of an object. See chain.py, whose rules these are; Python is asked only for the parts that
    are not the same in every chain. */
 #include "engine.h"
+#include <stdlib.h>
 #include <string.h>
 
 enum { STRIDE = 8 };             /* words that each place of a long chain lists itself */
-enum { ASK_VALUE = 3, ASK_OPEN, ASK_PART, ASK_END, ASK_BITS = 3 };
+enum { ASK_VALUE = 3, ASK_OPEN, ASK_PART, ASK_END, ASK_OTHER, ASK_BITS = 3 };
 #define UNKNOWN NONE
 #define OPEN (NONE - 1)          /* a word before the rule of what is behind it */
 #define ASKED (NONE - 2)         /* a word whose part Python gives */
@@ -24,10 +25,11 @@ static u32 fresh(Engine *e, u32 count) {
     return at;
 }
 
-/* Returns the first of the chain's rules: what is behind each word, then the words from each stride
-   on. */
+/* Returns the first of the chain's rules: what is behind each word, the words from each stride on, and
+   what is behind other words. */
 u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, const u32 *marks) {
-    Chain c = {.rules = e->rules.n, .count = count, .colon = marks[0], .comma = marks[1], .close = marks[2]};
+    Chain c = {.rules = e->rules.n, .count = count, .colon = marks[0], .comma = marks[1], .close = marks[2],
+               .quote = marks[3], .inside = marks[4]};
     c.words = e->words.n;
     c.parts = fresh(e, count);
     c.places = fresh(e, count + 1);
@@ -41,7 +43,7 @@ u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, 
         e->lists.p[c.needed + i] = needed[i];
         if (needed[i]) c.closes = i + 1;
     }
-    u32 num_rules = count + count / STRIDE + 1;
+    u32 num_rules = count + count / STRIDE + 2;
     RESERVE(e, e->rules, num_rules); /* all or none */
     PUSH(e, e->chains, c);
     for (u32 i = 0; i < num_rules; i++)
@@ -106,6 +108,48 @@ static u32 list_words(Engine *e, Chain c, u32 place, u32 later) {
     return make_alt(e, ways, n);
 }
 
+/* ---- other words, behind all that are listed ---------------------------------------------------- */
+
+typedef struct { const u8 *at; Span span; } Name;
+
+static int compare_names(const void *x, const void *y) {
+    const Name *a = x, *b = y;
+    u32 n = a->span.length, m = b->span.length;
+    int order = memcmp(a->at, b->at, n < m ? n : m);
+    return order ? order : (n > m) - (n < m);
+}
+
+/* The words without their quotes, as one node. */
+static u32 names_of(Engine *e, Chain c) {
+    Name *names = malloc(c.count * sizeof *names);
+    if (!names) fail(e, OUT_OF_MEMORY);
+    for (u32 i = 0; i < c.count; i++) {
+        Span word = e->words.p[c.words + i], name = {word.offset + 1, word.length - 2};
+        names[i] = (Name){e->pool.p + name.offset, name};
+    }
+    qsort(names, c.count, sizeof *names, compare_names);
+    WordTable t = {e->words.n, c.count, NONE, 0};
+    for (u32 i = 0; i < c.count; i++) PUSH(e, e->words, names[i].span);
+    free(names);
+    PUSH(e, e->tables, t);
+    return make_words(e, e->tables.n - 1, 0, c.count, 0);
+}
+
+/* A word that is none of the chain's. Finitely many out of all: there are others. */
+static u32 other_words(Engine *e, Chain c) {
+    u32 parts[2] = {c.inside, make_not(e, names_of(e, c))};
+    if (e->nodes.p[c.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.inside].a);
+    u32 others = make_and(e, parts, 2), behind = make_rule(e, c.rules + c.count + c.count / STRIDE + 1);
+    e->nodes.p[others].flags |= F_ALIVE;
+    return make_cat(e, c.quote, make_cat(e, others, make_cat(e, c.quote, behind)));
+}
+
+/* ---- places ------------------------------------------------------------------------------------- */
+
+static u32 end_of(Engine *e, Chain c) {
+    return c.inside == EMPTY ? ask(e, c.rules, ASK_END, 0) : other_words(e, c);
+}
+
 /* Where the stride of a place ends, or the chain; NONE when a needed word comes before. */
 static u32 next_stride(const Engine *e, Chain c, u32 place) {
     u32 stop = place / STRIDE * STRIDE + STRIDE;
@@ -128,7 +172,7 @@ u32 chain_place(Engine *e, u32 chain, u32 place) {
             if (stop == c.count) later = e->lists.p[c.places + stop];
             else if (stop != NONE && e->lists.p[c.places + stop] != EMPTY)
                 later = make_rule(e, c.rules + c.count + stop / STRIDE);
-            node = last == c.count ? ask(e, c.rules, ASK_END, 0) : list_words(e, c, last, later);
+            node = last == c.count ? end_of(e, c) : list_words(e, c, last, later);
             e->lists.p[c.places + last] = node;
         }
         if (last == place) return node;
@@ -137,18 +181,21 @@ u32 chain_place(Engine *e, u32 chain, u32 place) {
     }
 }
 
-static u32 behind(Engine *e, u32 chain, u32 index) {
+/* A value, and what follows when `place` words were passed. */
+static u32 behind(Engine *e, u32 chain, u32 place, u32 value) {
     Chain c = e->chains.p[chain];
-    u32 value = ask(e, c.rules, ASK_VALUE, index), ways[2], n = 0;
-    u32 more = make_cat(e, c.comma, chain_place(e, chain, index + 1));
-    if (index + 1 >= c.closes) ways[n++] = c.close;
+    u32 ways[2], n = 0, more = make_cat(e, c.comma, chain_place(e, chain, place));
+    if (place >= c.closes) ways[n++] = c.close;
     if (more != EMPTY) ways[n++] = more;
     return make_cat(e, c.colon, make_cat(e, value, make_alt(e, ways, n)));
 }
 
 /* The body of a rule of a chain. */
 u32 chain_body(Engine *e, u32 rule) {
-    u32 chain = e->rules.p[rule].chain - 1, index = rule - e->chains.p[chain].rules;
-    u32 count = e->chains.p[chain].count;
-    return index < count ? behind(e, chain, index) : chain_place(e, chain, (index - count) * STRIDE);
+    u32 chain = e->rules.p[rule].chain - 1;
+    Chain c = e->chains.p[chain];
+    u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
+    if (index < c.count) return behind(e, chain, index + 1, ask(e, c.rules, ASK_VALUE, index));
+    if (index < c.count + strides) return chain_place(e, chain, (index - c.count) * STRIDE);
+    return behind(e, chain, c.count, ask(e, c.rules, ASK_OTHER, 0));
 }

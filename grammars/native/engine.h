@@ -55,8 +55,9 @@ typedef struct { u32 first, count, after; u8 flags; } WordTable;
 typedef struct { u32 body, entered, cost, way, chain; u8 checked, solved, has_way; } Rule; /* way: where its
                                                         shortest text is, once asked for, + 1; chain: + 1 */
 /* Words in one order, each before a rest of its own: `words` of them, the first of their `rules`, where
-   their parts, places and whether they are needed stand in `lists`, behind which word it `closes`. */
-typedef struct { u32 rules, count, words, parts, places, needed, closes, colon, comma, close; } Chain;
+   their parts, places and whether they are needed stand in `lists`, behind which word it `closes`.
+   `inside`, if not EMPTY: what may stand between the quotes of other words, behind all of these. */
+typedef struct { u32 rules, count, words, parts, places, needed, closes, colon, comma, close, quote, inside; } Chain;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
 enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */
