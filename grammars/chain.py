@@ -6,32 +6,46 @@ Knows no JSON and no automaton.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from radixgen.grammars.expr import Node, Rule
 
+START = -1  # the place of a whole chain, its opening included
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """What stands between the parts of a chain. `quote` is what all words begin and end with,
+    `inside` what any word may have within."""
+
+    opening: Node
+    empty: Node
+    colon: Node
+    comma: Node
+    close: Node
+    quote: Node
+    inside: Node
+
 
 class Chain(Protocol):
-    """After `words[i]` come `colon`, `value(i)`, and either `close`, once no needed word is left
-    out, or `comma` and a later word. No word begins another.
+    """An opening mark, then words. After `words[i]` come a colon, `value(i)`, and either the
+    closing mark, once no needed word is left out, or a comma and a later word. Without any word
+    the empty mark closes. No word begins another.
 
-    Behind the last word, `end()` may come after a comma in the place of one. That is any other word
-    before a value and the like, where `others` is not None: the quote that all words begin and end
-    with, then what may stand within, where each listed word is spelled in one way.
+    Behind the last word, `end()` may come after a comma in the place of one. Where `has_others`,
+    that is any other word before an `other_value()` and the like; then each listed word is spelled
+    in one way.
     """
 
+    @property
+    def marks(self) -> Marks: ...
     @property
     def words(self) -> Sequence[bytes]: ...
     @property
     def needed(self) -> Sequence[bool]: ...
     @property
-    def colon(self) -> Node: ...
-    @property
-    def comma(self) -> Node: ...
-    @property
-    def close(self) -> Node: ...
-    @property
-    def others(self) -> tuple[Node, Node] | None: ...
+    def has_others(self) -> bool: ...
 
     def value(self, index: int) -> Node:
         """What comes behind the colon of a word. Not empty where `is_open` says so."""
@@ -48,13 +62,13 @@ class Chain(Protocol):
     def end(self) -> Node: ...
 
     def other_value(self) -> Node:
-        """The value of any other word. Not empty, and asked for only with `others`."""
+        """The value of any other word. Not empty, and asked for only with `has_others`."""
         ...
 
 
 class ChainRule(Rule):
     """The words of a chain from `place` on: one of them up to the first that is needed, and all
-    that may follow it."""
+    that may follow it. At START: the whole chain."""
 
     __slots__ = ("chain", "place")
 

@@ -6,10 +6,10 @@ their values are, `json_objects.py` and `json_values.py` say.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
-from radixgen.grammars.chain import ChainRule
+from radixgen.grammars.chain import START, ChainRule, Marks
 from radixgen.grammars.expr import EMPTY, Node, Rule, concat, literal, union
 from radixgen.grammars.json_keys import PLAIN_INSIDE, is_spelled_once
 from radixgen.grammars.json_layout import QUOTE, Layout
@@ -28,9 +28,23 @@ class Context(Protocol):
     def productive(self, wanted: Goal) -> bool | None: ...
 
 
+@lru_cache(64)
+def _marks(layout: Layout) -> Marks:
+    return Marks(
+        layout.opened(b"{"),
+        literal(b"}"),
+        layout.colon,
+        layout.comma,
+        layout.closed(b"}"),
+        QUOTE,
+        PLAIN_INSIDE,
+    )
+
+
 class MemberChain:
     """See `chain.Chain`. `sure`: True where the needed names are known to have values. `others`: the
-    goal of every member of another name, None where there are several or none."""
+    goal of every member of another name, None where there are several or none. `end`: one more
+    member when all names were passed."""
 
     def __init__(
         self,
@@ -38,13 +52,14 @@ class MemberChain:
         goals: Mapping[str, Goal],
         names: Sequence[str],
         needed: Collection[str],
+        *,
         end: Callable[[], Node],
         sure: bool | None,
         others: Goal | None,
     ) -> None:
         self._context = context
         self._goals = [goals[name] for name in names]
-        self._end = end
+        self.end = end
         self._sure = sure
         self._others = others
         self._places: dict[int, ChainRule] = {}
@@ -52,19 +67,13 @@ class MemberChain:
         self._parts: dict[int, Node] = {}
         self.words = [*map(spelled, names)]
         self.needed = [name in needed for name in names]
-        self._last = max((i for i, must in enumerate(self.needed) if must), default=-1)
-        self.colon, self.comma = context.layout.colon, context.layout.comma
-        self.close = context.layout.closed(b"}")
-
-    def end(self) -> Node:
-        """One more member when all names were passed."""
-        return self._end()
+        self._last = len(names) - 1 - self.needed[::-1].index(True) if True in self.needed else -1
+        self.marks = _marks(context.layout)
 
     @property
-    def others(self) -> tuple[Node, Node] | None:
-        """The quote, and what other names are inside of it."""
-        spelled_once = is_spelled_once(b"".join(self.words))
-        return (QUOTE, PLAIN_INSIDE) if self._others is not None and spelled_once else None
+    def has_others(self) -> bool:
+        """Whether any other name is a member, and no name has two spellings."""
+        return self._others is not None and is_spelled_once(b"".join(self.words))
 
     def other_value(self) -> Node:
         """The value of a member of another name."""
@@ -79,10 +88,19 @@ class MemberChain:
         """Whether a member has a value; None where only a look at the grammar tells."""
         return self._context.productive(self._goals[index]) if self._sure else None
 
+    def whole(self) -> ChainRule:
+        """The object."""
+        sure = True if self._last < 0 else self._sure
+        return ChainRule(self, START, self._opened, sure)
+
+    def _opened(self) -> Node:
+        empty = self.marks.empty if self._last < 0 else EMPTY
+        return concat(self.marks.opening, union(empty, self.more(0)))
+
     def more(self, place: int) -> Node:
         """One more member, and what follows, when `place` names were passed."""
         if place == len(self.words):
-            return self._end()
+            return self.end()
         found = self._places.get(place)
         if found is None:
             sure = self._sure if place <= self._last else None
@@ -116,12 +134,12 @@ class MemberChain:
         if is_open is False:
             return EMPTY
         if is_open is None:
-            return concat(begun, self.colon, self.value(index), self._after(index + 1))
+            return concat(begun, self.marks.colon, self.value(index), self._after(index + 1))
         behind = ("behind", self, index)
         return concat(begun, Rule(behind, partial(self._behind, index), True))
 
     def _behind(self, index: int) -> Node:
-        return concat(self.colon, self.value(index), self._rest(index + 1))
+        return concat(self.marks.colon, self.value(index), self._rest(index + 1))
 
     def _after(self, place: int) -> Rule:
         found = self._afters.get(place)
@@ -132,5 +150,5 @@ class MemberChain:
 
     def _rest(self, place: int) -> Node:
         """What follows a member: the end of the object, or one more."""
-        close = self.close if place > self._last else EMPTY
-        return union(close, concat(self.comma, self.more(place)))
+        close = self.marks.close if place > self._last else EMPTY
+        return union(close, concat(self.marks.comma, self.more(place)))

@@ -82,43 +82,46 @@ class ObjectRules:
         self._owner = owner  # where a refusal points to
         self._shape = shape
         self._layout = context.layout
-        self._close = context.layout.closed(b"}")
-        self._goals = {name: shape.goal_of(name) for name in shape.goals}
+        self._goals = shape.goals
+        if shape.every:
+            self._goals = {name: shape.goal_of(name) for name in shape.goals}
         self._names = [
             name
             for name, wanted in self._goals.items()
             if name in shape.required or not is_never(wanted)
         ]
         self._chains, self._alone = self._find_chains()
-        self._bits = sum(1 << i for i, n in enumerate(self._alone) if n in shape.required)
-        self._last = [self._last_required(chain) for chain in self._chains]
-        self._ends = tuple(map(len, self._chains))
         self._counting = shape.low > 0 or shape.high is not None
-        self._cap = shape.low if shape.high is None else shape.high
         self._rivals = Rivals(shape.unlike)
         self._sure = context.shape_productive(shape) or None
 
     def start(self) -> Node:
         """The whole object."""
+        self._check_low()
+        if self._is_plain():
+            return self._plain()
         missing = frozenset(range(len(self._shape.some)))
         rivals = self._rivals.every
         first = Progress((0,) * len(self._chains), missing=missing, rivals=rivals)
-        self._check_low()
         empty = literal(b"}") if self._may_close(first) else EMPTY
-        more = self._plain_members() if self._is_plain(first) else self._member(first)
-        return concat(self._layout.opened(b"{"), union(empty, more))
+        return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
 
-    def _is_plain(self, first: Progress) -> bool:
+    def _is_plain(self) -> bool:
         """Whether the place in one chain is all there is to know."""
         lone = len(self._chains) == 1 and not self._alone
-        return lone and not (self._counting or self._shape.some or first.rivals)
+        return lone and not (self._counting or self._shape.some or self._shape.unlike)
 
-    def _plain_members(self) -> Node:
-        (names,), needed, passed = self._chains, self._shape.required, Progress(self._ends)
-        end, others = partial(self._member, passed), self._others()
+    def _plain(self) -> Node:
+        (names,) = self._chains
         return MemberChain(
-            self._context, self._goals, names, needed, end, self._sure, others
-        ).more(0)
+            self._context,
+            self._goals,
+            names,
+            self._shape.required,
+            end=lambda: self._member(Progress(self._ends)),
+            sure=self._sure,
+            others=self._others(),
+        ).whole()
 
     def _others(self) -> Goal | None:
         """The goal of all members whose names no chain has, if it is one and known to have a value."""
@@ -131,21 +134,36 @@ class ObjectRules:
             wanted |= also
         return wanted if self._context.productive(wanted) else None
 
+    @cached_property
+    def _bits(self) -> int:
+        """The required names that stand alone, as of `Progress.seen`."""
+        return sum(1 << i for i, n in enumerate(self._alone) if n in self._shape.required)
+
+    @cached_property
+    def _last(self) -> list[int]:
+        """The index of the last required name of each chain; -1 without one."""
+        required = self._shape.required
+        found = ([i for i, name in enumerate(chain) if name in required] for chain in self._chains)
+        return [max(places, default=-1) for places in found]
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """The place behind all chains."""
+        return tuple(map(len, self._chains))
+
     def _find_chains(self) -> tuple[list[tuple[str, ...]], list[str]]:
         """The names by chain, and those that stand alone; in any order all of them do."""
         if self._context.any_order:
             return [], self._names
+        declared = self._shape.chains
+        if len(declared) == 1 and len(declared[0]) == len(self._goals) == len(self._names):
+            return list(declared), []
         live = set(self._names)
         chains = [tuple(n for n in chain if n in live) for chain in self._shape.chains]
         alone = live.difference(*self._shape.chains)
         alone.update(chain[0] for chain in chains[1:] if len(chain) == 1)
         kept = [c for c in chains if c and c[0] not in alone]
         return kept, [name for name in self._names if name in alone]
-
-    def _last_required(self, chain: tuple[str, ...]) -> int:
-        """The index of the last required name of a chain; -1 without one."""
-        found = (i for i, name in enumerate(chain) if name in self._shape.required)
-        return max(found, default=-1)
 
     @cached_property
     def classes(self) -> list[tuple[KeyClass, Node]]:
@@ -233,7 +251,7 @@ class ObjectRules:
         return self._context.rules.rule(key, lambda: self._end_or_more(now), self._productive())
 
     def _end_or_more(self, now: Progress) -> Node:
-        close = self._close if self._may_close(now) else EMPTY
+        close = self._layout.closed(b"}") if self._may_close(now) else EMPTY
         return union(close, concat(self._layout.comma, self._member(now)))
 
     def _members(self, now: Progress) -> Node:
@@ -309,7 +327,8 @@ class ObjectRules:
     def _counted(self, after: Progress) -> Progress:
         if not self._counting:
             return after
-        return replace(after, members=min(after.members + 1, self._cap))
+        cap = self._shape.low if self._shape.high is None else self._shape.high
+        return replace(after, members=min(after.members + 1, cap))
 
     def _fulfilling(
         self, wanted: Goal, missing: frozenset[int], open_to: list[int]

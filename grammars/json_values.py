@@ -242,6 +242,6 @@ def is_scalar(node: Schema) -> bool:
     if found is None:
         stated = node.get("type")
         types = stated if isinstance(stated, list) else (stated,)
-        simple = not hides_siblings(node) and not terms(node)
-        found = node.memo["scalar"] = simple and SCALARS.issuperset(types)
+        simple = SCALARS.issuperset(types) and not hides_siblings(node) and not terms(node)
+        found = node.memo["scalar"] = simple
     return bool(found)

@@ -5,6 +5,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from radixgen import native
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.chain import Chain, ChainRule
-from radixgen.grammars.expr import EMPTY, Expr, Node, Rule
+from radixgen.grammars.chain import Chain, ChainRule, Marks
+from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
+from radixgen.grammars.productive import is_productive
 from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
@@ -66,22 +68,23 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def _declare(library: ctypes.CDLL) -> None:
+    text = ctypes.c_char_p
     u32, i32, u64, pointer = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_void_p
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "rx_new": (pointer, (u32, u32, *[pointer] * 7, _EXPAND, u64)),
         "rx_free": (None, (pointer,)),
-        "rx_build": (i32, (pointer, pointer, u32, ctypes.c_char_p, pointer, pointer)),
+        "rx_build": (i32, (pointer, pointer, u32, text, pointer, pointer)),
         "rx_add_rule": (i32, (pointer,)),
-        "rx_add_chain": (i32, (pointer, ctypes.c_char_p, pointer, ctypes.c_char_p, u32, pointer)),
-        "rx_chain_place": (i32, (pointer, u32, u32)),
+        "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
+        "rx_chain_place": (i32, (pointer, u32, i32)),
         "rx_set_body": (None, (pointer, u32, u32)),
         "rx_start": (i32, (pointer, u32)),
-        "rx_bytes": (i32, (pointer, u32, ctypes.c_char_p, u32)),
+        "rx_bytes": (i32, (pointer, u32, text, u32)),
         "rx_token": (i32, (pointer, u32, u32)),
         "rx_passing": (i32, (pointer, u32, u32, *[pointer] * 5)),
         "rx_accepting": (i32, (pointer, u32)),
         "rx_next": (i32, (pointer, u32, pointer)),
-        "rx_forced": (i32, (pointer, u32, ctypes.c_char_p, u32)),
+        "rx_forced": (i32, (pointer, u32, text, u32)),
         "rx_mask": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_masks": (None, (pointer, u32, *[pointer] * 4, u32, pointer, pointer)),
         "rx_bytes_held": (pointer, (pointer,)),
@@ -107,6 +110,8 @@ class NativeEngine:
         self._rules: list[Rule | None] = []  # None: the engine's own, of a chain
         self._chains: dict[int, Chain] = {}  # by their first rule
         self._first_rules: dict[Chain, int] = {}
+        self._marks: dict[Marks, array[int]] = {}
+        self._rule_nodes: dict[Rule, int] = {}
         self._hooked = array("B")  # whether a rule is a hook
         self._indices: dict[Rule, int] = {}
         self._nodes: dict[Expr, int] = {}
@@ -308,19 +313,24 @@ class NativeEngine:
 
     def _rule_index(self, rule: Rule) -> int:
         found = self._indices.get(rule)
-        if found is None:
-            found = self._checked(self._library.rx_add_rule(self._at))
-            self._hooked.append(isinstance(rule, Hook))
-            self._indices[rule] = found
-            self._rules.append(rule)
-            if rule.most is not None:
-                self._library.rx_rule_cost(self._at, found, min(rule.most, _NEVER))
-            elif rule.way is not None:
-                self._library.rx_rule_way(self._at, found)
-        return found
+        return self._add_rule(rule) if found is None else found
+
+    def _add_rule(self, rule: Rule) -> int:
+        index = len(self._rules)
+        self._rule_nodes[rule] = self._checked(self._library.rx_add_rule(self._at))
+        self._hooked.append(isinstance(rule, Hook))
+        self._indices[rule] = index
+        self._rules.append(rule)
+        if rule.most is not None:
+            self._library.rx_rule_cost(self._at, index, min(rule.most, _NEVER))
+        elif rule.way is not None:
+            self._library.rx_rule_way(self._at, index)
+        return index
 
     def _build(self, node: Node) -> int:
         """The id of a node in the engine; 0 for the empty language."""
+        if isinstance(node, Rule):
+            return self._rule_node(node)
         program = NodeProgram(self._nodes, self._rule_index, self._chain_node)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
@@ -342,10 +352,26 @@ class NativeEngine:
             self._nodes.update(zip(program.saved, kept, strict=True))
         return built
 
+    def _rule_node(self, rule: Rule) -> int:
+        """The id of the node of a rule; 0 for the empty language."""
+        if isinstance(rule, ChainRule):
+            return self._chain_node(rule)
+        if not (rule.productive or is_productive(rule)):
+            return 0
+        known = self._rule_nodes.get(rule)
+        if known is None:
+            self._add_rule(rule)
+            known = self._rule_nodes[rule]
+        return known
+
     def _node_id(self, node: Node) -> int:
-        """`_build`, or what it has built before."""
-        known = self._nodes.get(node) if isinstance(node, Expr) else None
-        return self._build(node) if known is None else known
+        """`_build`, once."""
+        if isinstance(node, Rule):
+            return self._rule_node(node)
+        known = self._nodes.get(node)
+        if known is None:
+            known = self._nodes[node] = self._build(node)
+        return known
 
     def _chain_node(self, rule: ChainRule) -> int:
         """The id of the node of a place in a chain; 0 for the empty language."""
@@ -357,9 +383,6 @@ class NativeEngine:
     def _add_chain(self, chain: Chain) -> int:
         words = chain.words
         lengths = array("I", map(len, words))
-        others = chain.others or (EMPTY, EMPTY)
-        marks = (chain.colon, chain.comma, chain.close, *others)
-        nodes = array("I", map(self._node_id, marks))
         first = self._checked(
             self._library.rx_add_chain(
                 self._at,
@@ -367,7 +390,8 @@ class NativeEngine:
                 lengths.buffer_info()[0],
                 bytes(chain.needed),
                 len(words),
-                nodes.buffer_info()[0],
+                chain.has_others,
+                self._mark_nodes(chain.marks).buffer_info()[0],
             )
         )
         num_rules = len(words) + len(words) // STRIDE + 2
@@ -376,6 +400,14 @@ class NativeEngine:
         self._chains[first] = chain
         self._first_rules[chain] = first
         return first
+
+    def _mark_nodes(self, marks: Marks) -> "array[int]":
+        """The ids of what stands between the parts of chains, in the order of native/engine.h."""
+        found = self._marks.get(marks)
+        if found is None:
+            found = array("I", (self._node_id(getattr(marks, f.name)) for f in fields(marks)))
+            self._marks[marks] = found
+        return found
 
     def _tell(self, chain: Chain, what: int, index: int) -> int:
         """What the engine asks about a chain: the id of a node, or of which words of a stride it

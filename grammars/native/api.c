@@ -190,23 +190,27 @@ EXPORT i32 rx_build(Engine *e, const i32 *program, u32 length, const u8 *data, u
     LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved}, program + length));
 }
 
+/* Returns the node of the new rule. */
 EXPORT i32 rx_add_rule(Engine *e) {
     ENTER(e);
+    RESERVE(e, e->rules, 1);
+    u32 node = make_rule(e, e->rules.n);
     PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER}));
-    LEAVE(e, e->rules.n - 1);
+    LEAVE(e, node);
 }
 
 /* Returns the first of the rules of the chain; see chains.c. */
 EXPORT i32 rx_add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count,
-                        const u32 *marks) {
+                        u32 others, const Marks *marks) {
     ENTER(e);
-    LEAVE(e, add_chain(e, bytes, lengths, needed, count, marks));
+    LEAVE(e, add_chain(e, bytes, lengths, needed, count, others, marks));
 }
 
-/* The node of what may stand at a place of a chain. */
-EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, u32 place) {
+/* The node of what may stand at a place of a chain; of the whole chain at a place below 0. */
+EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, i32 place) {
     ENTER(e);
-    LEAVE(e, chain_place(e, e->rules.p[first_rule].chain - 1, place));
+    u32 chain = e->rules.p[first_rule].chain - 1;
+    LEAVE(e, place < 0 ? whole_chain(e, chain) : chain_place(e, chain, (u32)place));
 }
 
 EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }

@@ -27,9 +27,9 @@ static u32 fresh(Engine *e, u32 count) {
 
 /* Returns the first of the chain's rules: what is behind each word, the words from each stride on, and
    what is behind other words. */
-u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, const u32 *marks) {
-    Chain c = {.rules = e->rules.n, .count = count, .colon = marks[0], .comma = marks[1], .close = marks[2],
-               .quote = marks[3], .inside = marks[4]};
+u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
+              const Marks *marks) {
+    Chain c = {.rules = e->rules.n, .count = count, .others = others, .marks = *marks};
     c.words = e->words.n;
     c.parts = fresh(e, count);
     c.places = fresh(e, count + 1);
@@ -137,17 +137,17 @@ static u32 names_of(Engine *e, Chain c) {
 
 /* A word that is none of the chain's. Finitely many out of all: there are others. */
 static u32 other_words(Engine *e, Chain c) {
-    u32 parts[2] = {c.inside, make_not(e, names_of(e, c))};
-    if (e->nodes.p[c.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.inside].a);
+    u32 parts[2] = {c.marks.inside, make_not(e, names_of(e, c))};
+    if (e->nodes.p[c.marks.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.marks.inside].a);
     u32 others = make_and(e, parts, 2), behind = make_rule(e, c.rules + c.count + c.count / STRIDE + 1);
     e->nodes.p[others].flags |= F_ALIVE;
-    return make_cat(e, c.quote, make_cat(e, others, make_cat(e, c.quote, behind)));
+    return make_cat(e, c.marks.quote, make_cat(e, others, make_cat(e, c.marks.quote, behind)));
 }
 
 /* ---- places ------------------------------------------------------------------------------------- */
 
 static u32 end_of(Engine *e, Chain c) {
-    return c.inside == EMPTY ? ask(e, c.rules, ASK_END, 0) : other_words(e, c);
+    return c.others ? other_words(e, c) : ask(e, c.rules, ASK_END, 0);
 }
 
 /* Where the stride of a place ends, or the chain; NONE when a needed word comes before. */
@@ -181,13 +181,22 @@ u32 chain_place(Engine *e, u32 chain, u32 place) {
     }
 }
 
+/* The opening and all that follows. */
+u32 whole_chain(Engine *e, u32 chain) {
+    Chain c = e->chains.p[chain];
+    u32 ways[2], n = 0, first = chain_place(e, chain, 0);
+    if (!c.closes) ways[n++] = c.marks.empty;
+    if (first != EMPTY) ways[n++] = first;
+    return make_cat(e, c.marks.opening, make_alt(e, ways, n));
+}
+
 /* A value, and what follows when `place` words were passed. */
 static u32 behind(Engine *e, u32 chain, u32 place, u32 value) {
     Chain c = e->chains.p[chain];
-    u32 ways[2], n = 0, more = make_cat(e, c.comma, chain_place(e, chain, place));
-    if (place >= c.closes) ways[n++] = c.close;
+    u32 ways[2], n = 0, more = make_cat(e, c.marks.comma, chain_place(e, chain, place));
+    if (place >= c.closes) ways[n++] = c.marks.close;
     if (more != EMPTY) ways[n++] = more;
-    return make_cat(e, c.colon, make_cat(e, value, make_alt(e, ways, n)));
+    return make_cat(e, c.marks.colon, make_cat(e, value, make_alt(e, ways, n)));
 }
 
 /* The body of a rule of a chain. */
