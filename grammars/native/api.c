@@ -86,7 +86,7 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
 
 static void free_remainders(Remainders *r) {
     if (!r) return;
-    free(r->byte.p), free(r->depth.p), free(r->size.p), free(r->first.p), free(r->tokens.p);
+    DROP(r->byte), DROP(r->depth), DROP(r->size), DROP(r->first), DROP(r->tokens);
     free(r);
 }
 
@@ -100,12 +100,13 @@ static void free_slice(Slice *s) {
 EXPORT void rx_free(Engine *e) {
     for (u32 i = 0; i < e->rows.n; i++) free(e->rows.p[i]);
     for (u32 i = 0; i < e->slices.n; i++) free_slice(e->slices.p[i]);
-    void *arrays[] = {
-        e->nodes.p,   e->masks.p,  e->pool.p,    e->lists.p, e->words.p,   e->tables.p,    e->rules.p,   e->chains.p,
-        e->stacks.p,  e->states.p, e->sets.p,    e->merges.p, e->items.p, e->maps.p,    e->map_masks.p, e->nexts.p,
-        e->records.p, e->rows.p,   e->toggles.p, e->slices.p, e->waiting.p, e->found.p,    e->after.p,
-        e->hits.p,    e->unfolded.p, e->path.p,   e->path2.p,   e->loop_path.p, e->loop_count.p, e->loops.p, e->open_rules.p, e->level.p, e->text.p,    e->best.p,   e->search.p, e->seen.p,   e->derivatives.p};
-    for (u32 i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+    DROP(e->nodes), DROP(e->masks), DROP(e->pool), DROP(e->lists), DROP(e->words), DROP(e->tables),
+    DROP(e->rules), DROP(e->chains), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
+    DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
+    DROP(e->toggles), DROP(e->slices), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
+    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->loop_path), DROP(e->loop_count),
+    DROP(e->loops), DROP(e->open_rules), DROP(e->level), DROP(e->text), DROP(e->best), DROP(e->search),
+    DROP(e->seen), DROP(e->derivatives);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,
                        &e->record_table};

@@ -182,6 +182,7 @@ typedef struct Engine {
 /* memory.c */
 void fail(Engine *e, enum Fault fault);
 void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width);
+void drop(void *p, size_t size);
 void *take(Engine *e, size_t size);
 void table_add(Engine *e, Table *t, u32 hash, u32 id);
 
@@ -195,6 +196,7 @@ static inline void spend(Engine *e, u64 work) {
         if ((v).n + (u32)(extra) > (v).cap)                                                       \
             (v).p = grow((e), (v).p, &(v).cap, (v).n + (u32)(extra), sizeof *(v).p);              \
     } while (0)
+#define DROP(v) drop((v).p, (size_t)(v).cap * sizeof *(v).p)
 #define PUSH(e, v, x)                                                                             \
     do {                                                                                          \
         RESERVE(e, v, 1);                                                                         \

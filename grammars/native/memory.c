@@ -1,7 +1,15 @@
 /* Memory: growing arrays and hash tables, all counted, with one way out when a limit is met. */
+#define _GNU_SOURCE /* mremap */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+/* An array from this size on has pages of its own, which move to a larger place without a copy: no
+   mask then pays for copying megabytes. */
+enum { OWN_PAGES = 1 << 20 };
 
 void fail(Engine *e, enum Fault fault) { longjmp(*e->guard, fault); }
 
@@ -10,11 +18,40 @@ static void charge(Engine *e, size_t more) {
     e->bytes += more;
 }
 
+#ifdef __linux__
+static void *resize(void *p, size_t size, size_t wanted) {
+    if (wanted < OWN_PAGES) return realloc(p, wanted);
+    void *moved = size < OWN_PAGES ? mmap(NULL, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                   : mremap(p, size, wanted, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED) return NULL;
+    if (size < OWN_PAGES) {
+        if (size) memcpy(moved, p, size);
+        free(p);
+    }
+    return moved;
+}
+
+void drop(void *p, size_t size) {
+    if (size < OWN_PAGES) free(p);
+    else munmap(p, size);
+}
+#else
+static void *resize(void *p, size_t size, size_t wanted) {
+    (void)size;
+    return realloc(p, wanted);
+}
+
+void drop(void *p, size_t size) {
+    (void)size;
+    free(p);
+}
+#endif
+
 void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width) {
     u32 larger = *cap < 32 ? 64 : *cap * 2;
     if (larger < need) larger = need;
     charge(e, (larger - *cap) * width);
-    void *moved = realloc(p, larger * width);
+    void *moved = resize(p, *cap * width, larger * width);
     if (!moved) fail(e, OUT_OF_MEMORY);
     *cap = larger;
     return moved;

@@ -86,8 +86,8 @@ Slice *slice_of(Engine *e, u32 item) {
         keep_exits(e, s, &exits);
     }
     e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
-    free(inside.p);
-    free(exits.p);
+    DROP(inside);
+    DROP(exits);
     e->nodes.p[item].slice = e->slices.n;
     return s->usable ? s : NULL;
 }
