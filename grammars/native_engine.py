@@ -33,6 +33,7 @@ _SOURCES = (
     "nodes.c",
     "derive.c",
     "states.c",
+    "trie.c",
     "masks.c",
     "slices.c",
     "chains.c",

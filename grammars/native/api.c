@@ -69,7 +69,7 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
     Engine *e = calloc(1, sizeof *e);
     if (!e) return NULL;
     e->trie = (Trie){num_nodes, num_tokens, (num_tokens + 31) / 32, 0, 0, byte, depth, size, token,
-                     same, offset, bytes, {{0}}};
+                     same, offset, bytes, {{0}}, NULL, NULL};
     u32 single_bytes = 0;
     for (u32 i = 0; i < num_nodes; i++) {
         if ((u32)depth[i] > e->trie.max_depth) e->trie.max_depth = (u32)depth[i];
@@ -79,7 +79,8 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
     e->trie.all_bytes = single_bytes == (u32)mask_size(&e->trie.usable);
     e->expand = expand;
     e->max_bytes = max_bytes;
-    if (prepare(e) == 0) return e;
+    if (index_trie(&e->trie) && prepare(e) == 0) return e;
+    drop_trie(&e->trie);
     free(e);
     return NULL;
 }
@@ -112,6 +113,7 @@ EXPORT void rx_free(Engine *e) {
                        &e->record_table};
     for (u32 i = 0; i < sizeof tables / sizeof *tables; i++)
         for (u32 k = 0; k < NUM_SHARDS; k++) free(tables[i]->shards[k].p);
+    drop_trie(&e->trie);
     free(e);
 }
 

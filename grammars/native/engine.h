@@ -95,7 +95,11 @@ typedef struct {
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
     Mask usable;                      /* bytes that tokens are made of */
+    u8 *twins;                        /* of a node: whether several ids end there; spares `same` */
+    u64 *groups;                      /* of a node: the groups of bytes in it and below */
 } Trie;
+#define TOKENS_AT(t, node, k) \
+    for (i32 k = (t)->token[node]; k >= 0; k = (t)->twins[node] ? (t)->same[k] : -1)
 
 typedef struct { u32 node, count; } Exit;             /* trie node of the first byte not in the loop */
 typedef struct { u32 token, count; } Counted;
@@ -274,11 +278,17 @@ static inline u32 step(Engine *e, u32 state, u32 byte) {
     return next != NONE ? next : compute_next(e, state, byte);
 }
 
+/* trie.c */
+int index_trie(Trie *t);
+void drop_trie(Trie *t);
+u64 groups_to(Engine *e, u32 state, u32 next);
+
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);
 u32 add_row(Engine *e, const u32 *words);
 int walk(Engine *e, u32 state, u32 node, u64 limit);
-void add_hit(Engine *e, i32 token, u32 state);
+void weigh(Engine *e, u32 state);
+void add_hits(Engine *e, u32 node, u32 state);
 u32 worst_cost(Engine *e, u32 state);
 
 /* complete.c */

@@ -9,31 +9,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120 };
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120,
+       LOOK_FOR_LOOP = 128 };
 
-void add_hit(Engine *e, i32 token, u32 state) {
-    for (; token >= 0; token = e->trie.same[token]) PUSH(e, e->hits, (u32)token);
+/* Note what a completion from a state costs, if that is asked for. */
+void weigh(Engine *e, u32 state) {
     if (!e->weigh || state == DEAD) return;
     u32 cost = state_cost(e, state);
     if (cost > e->worst) e->worst = cost;
+}
+
+void add_hits(Engine *e, u32 node, u32 state) {
+    if (e->trie.token[node] < 0) return;
+    TOKENS_AT(&e->trie, node, token) PUSH(e, e->hits, (u32)token);
+    weigh(e, state);
+}
+
+/* All tokens of a branch. */
+static void add_branch(Engine *e, u32 node, u32 state) {
+    const Trie *t = &e->trie;
+    u32 end = node + (u32)t->size[node], before = e->hits.n;
+    for (u32 i = node; i < end; i++) TOKENS_AT(t, i, token) PUSH(e, e->hits, (u32)token);
+    if (e->hits.n > before) weigh(e, state);
 }
 
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
    than `limit` nodes were visited. */
 int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
-    u32 end = node + (u32)t->size[node], visited = 0;
+    u32 end = node + (u32)t->size[node], visited = 0, stays = 0, loop = DEAD;
+    u64 in_loop = 0; /* groups that stay in the state `loop`, which many nodes stayed in */
     i32 above = t->depth[node] + 1;
     RESERVE(e, e->path, e->trie.max_depth + 2);
     e->path.p[0] = state;
     for (u32 i = node + 1; i < end;) {
-        u32 level = (u32)(t->depth[i] - above), next = step(e, e->path.p[level], t->byte[i]);
+        u32 level = (u32)(t->depth[i] - above), here = e->path.p[level], next = step(e, here, t->byte[i]);
         if (++visited > limit) return 0;
+        if (next == here && next != DEAD) {
+            if (next != loop && ++stays % LOOK_FOR_LOOP == 0) in_loop = groups_to(e, loop = next, next);
+            if (next == loop && !(t->groups[i] & ~in_loop)) {
+                add_branch(e, i, next);
+                i += (u32)t->size[i];
+                continue;
+            }
+        }
         if (next == DEAD) {
             i += (u32)t->size[i];
             continue;
         }
-        if (t->token[i] >= 0) add_hit(e, t->token[i], next);
+        add_hits(e, i, next);
         e->path.p[level + 1] = next;
         i++;
     }
@@ -57,7 +81,7 @@ static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
             i += (u32)t->size[i];
             continue;
         }
-        if (t->token[i] >= 0 && (a == DEAD) != (b == DEAD)) add_hit(e, t->token[i], a);
+        if ((a == DEAD) != (b == DEAD)) add_hits(e, i, a);
         e->path.p[level + 1] = a;
         e->path2.p[level + 1] = b;
         i++;

@@ -23,8 +23,14 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
     RESERVE(e, e->loop_count, e->trie.max_depth + 2);
     e->loop_path.p[0] = s->start;
     e->loop_count.p[0] = 1;
+    u64 single = groups_to(e, s->start, state_of(e, LOOP_END)); /* of which each byte is an item */
     for (u32 i = 1; i < t->num_nodes;) {
         u32 level = (u32)t->depth[i] - 1, count = e->loop_count.p[level], byte = t->byte[i];
+        if (count & 1 && !(t->groups[i] & ~single)) {
+            u32 end = i + (u32)t->size[i], passed = (count >> 1) - level;
+            for (; i < end; i++) TOKENS_AT(t, i, k) PUSH(e, *inside, ((Counted){(u32)k, passed + (u32)t->depth[i]}));
+            continue;
+        }
         u32 next = step(e, e->loop_path.p[level], byte);
         if (next == DEAD) {
             if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1}));
@@ -35,7 +41,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
         State after = e->states.p[next];
         int whole = (after.flags & S_LOOP_END) != 0;
         if (whole && after.kernel != LOOP_END) return 0;
-        for (i32 k = t->token[i]; k >= 0; k = t->same[k]) PUSH(e, *inside, ((Counted){(u32)k, count}));
+        TOKENS_AT(t, i, k) PUSH(e, *inside, ((Counted){(u32)k, count}));
         if (!whole && t->token[i] >= 0) {
             u32 cost = state_cost(e, next);
             if (cost > s->dearest) s->dearest = cost;
@@ -140,7 +146,7 @@ static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth)
     PUSH(e, r->size, 0);
     PUSH(e, r->first, r->tokens.n);
     for (u32 i = 0; i < n; i++)
-        for (i32 k = t->token[group[i].node]; k >= 0; k = t->same[k])
+        TOKENS_AT(t, group[i].node, k)
             PUSH(e, r->tokens, ((Counted){(u32)k, group[i].count}));
     Exit *children = sorted_children(e, group, n, &total);
     for (u32 i = 0, j; i < total; i = j) {
@@ -182,7 +188,8 @@ static void build_outside(Engine *e, Slice *s) {
         PUSH(e, r->depth, (u32)t->depth[i]);
         PUSH(e, r->first, r->tokens.n);
         PUSH(e, r->size, 1);
-        for (i32 k = t->token[i]; k >= 0 && !within[k]; k = t->same[k]) PUSH(e, r->tokens, ((Counted){(u32)k, 0}));
+        TOKENS_AT(t, i, k)
+            if (!within[k]) PUSH(e, r->tokens, ((Counted){(u32)k, 0}));
     }
     PUSH(e, r->first, r->tokens.n);
     free(within);
@@ -196,7 +203,7 @@ static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 h
     u32 before = e->hits.n;
     for (u32 k = r->first.p[node]; k < r->first.p[node + 1]; k++)
         if (r->tokens.p[k].count >= low && r->tokens.p[k].count <= high) PUSH(e, e->hits, r->tokens.p[k].token);
-    if (e->weigh && e->hits.n > before) add_hit(e, -1, state);
+    if (e->hits.n > before) weigh(e, state);
 }
 
 static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
@@ -220,7 +227,7 @@ static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, 
     for (u32 i = s->exit_end[byte]; i < s->exit_end[byte + 1]; i++) {
         Exit x = s->exits[i];
         if (x.count < low || x.count > high) continue;
-        add_hit(e, e->trie.token[x.node], state);
+        add_hits(e, x.node, state);
         walk(e, state, x.node, ~0ull);
     }
 }
