@@ -42,9 +42,12 @@ def _marks(layout: Layout) -> Marks:
 
 
 class MemberChain:
-    """See `chain.Chain`. `sure`: True where the needed names are known to have values. `others`: the
-    goal of every member of another name, None where there are several or none. `end`: one more
-    member when all names were passed."""
+    """See `chain.Chain`.
+
+    `end`: one more member when all names were passed. `sure`: True where the needed names are known
+    to have values. `others`: the goal of every member of another name, None where there are several
+    or none.
+    """
 
     def __init__(
         self,

@@ -124,7 +124,7 @@ class ObjectRules:
         ).whole()
 
     def _others(self) -> Goal | None:
-        """The goal of all members whose names no chain has, if it is one and known to have a value."""
+        """The goal of members that no chain names, if it is one and known to have a value."""
         if len(self._names) < len(self._goals):  # some names are spoken of only to forbid them
             return None
         wanted: Goal = ANYTHING

@@ -68,7 +68,7 @@ typedef struct { u32 head, tail, state, seen, cost; } Stack;
 typedef struct { u32 first, count, state; } StackSet; /* sorted members, of `lists` */
 typedef struct { u32 first, count, whole; } Merge;    /* stacks as given, and what they merge to */
 typedef struct { u32 mask, after, opaque; } Item;     /* opaque: its derivative comes before after */
-enum { S_CLOSED = 1, S_ACCEPTING = 2, S_LOOP_END = 4 };
+enum { S_CLOSED = 1, S_ACCEPTING = 2, S_ENDS = 4 }; /* once closed: may end here, may be at LOOP_END */
 enum { DEAD = 0 };                                    /* the state without a way on */
 
 typedef struct {
@@ -79,6 +79,7 @@ typedef struct {
     u32 record;              /* its mask, + 1 */
     u32 worst;               /* the dearest completion after an allowed token, in bytes, + 1 */
     u32 tokens;              /* tokens of a shortest completion, + 1 */
+    u32 slice;               /* of what it reads before LOOP_END (heads.c), + 1 */
     u16 num_classes;
     u8 flags;
     u8 unused;
@@ -291,6 +292,9 @@ void weigh(Engine *e, u32 state);
 void add_hits(Engine *e, u32 node, u32 state);
 u32 worst_cost(Engine *e, u32 state);
 
+/* heads.c */
+u32 head_record(Engine *e, u32 state);
+
 /* complete.c */
 #define NEVER 0x7FFFFFFFu
 u32 rule_body(Engine *e, u32 rule, int may_check);
@@ -304,6 +308,9 @@ Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 int is_code(const Engine *e, u32 item);
 u32 outside_record(Engine *e, Slice *s, u32 state);
+typedef struct { Exit *p; u32 n, cap; } ExitList;
+void keep_exits(Engine *e, Slice *s, const ExitList *exits);
+u32 add_hit_row(Engine *e);
 u32 finish_record(Engine *e, u32 base);
 
 #endif

@@ -110,6 +110,16 @@ static void flip(u32 *row, const u32 *tokens, u32 n) {
     for (u32 i = 0; i < n; i++) row[tokens[i] >> 5] ^= 1u << (tokens[i] & 31);
 }
 
+/* The row of the tokens in `hits`. */
+u32 add_hit_row(Engine *e) {
+    u32 words = e->trie.num_words, *row = calloc(words, sizeof *row);
+    if (!row) fail(e, OUT_OF_MEMORY);
+    flip(row, e->hits.p, e->hits.n);
+    u32 id = add_row(e, row);
+    free(row);
+    return id;
+}
+
 /* A record of equal content that is there already, or NONE: most states share theirs. */
 static u32 find_record(const Engine *e, u32 base, u32 hash) {
     PROBE(e->record_table, hash, i) {
@@ -244,14 +254,15 @@ static u32 common_loop(Engine *e, u32 state) {
     return step(e, loop, byte_of[best]) == loop ? loop : DEAD;
 }
 
-/* A loop without bound among the stacks of a state, whose items can begin with so many bytes. */
-static Slice *endless_loop(Engine *e, u32 state, int width) {
+/* A loop without bound among the stacks of a state, whose items can begin with so many bytes; if it
+   is not to be `made`, one that has been sliced before. */
+static Slice *endless_loop(Engine *e, u32 state, int width, int made) {
     u32 kernel = e->states.p[state].kernel;
     for (u32 i = 0; i < tail_count(e, kernel); i++) {
         u32 stack = tail_at(e, kernel, i);
         if (stack <= LOOP_END) continue;
         Node head = e->nodes.p[e->stacks.p[stack].head];
-        if (head.kind != K_REP || head.c != NONE) continue;
+        if (head.kind != K_REP || head.c != NONE || !(made || e->nodes.p[head.a].slice)) continue;
         Mask first = first_bytes(e, state_of(e, push(e, head.a, LOOP_END)));
         Slice *slice = mask_size(&first) >= width ? slice_of(e, head.a) : NULL;
         if (slice) return slice;
@@ -331,7 +342,7 @@ static u32 parts_record(Engine *e, u32 state) {
     }
     if (n == 0) return NONE;
     u32 rest = narrow ? state_of(e, merge_stacks(e, e->unfolded.p, e->unfolded.n)) : DEAD, records[MAX_UNION];
-    if (rest != DEAD && is_open(e, rest) && endless_loop(e, state, ALL_CHARACTERS)) return NONE; /* see open_record */
+    if (rest != DEAD && is_open(e, rest) && endless_loop(e, state, ALL_CHARACTERS, 1)) return NONE; /* see open_record */
     for (u32 i = 0; i < n; i++) records[i] = wide_record(e, wide[i]);
     if (rest != DEAD && rest != state) {
         records[n] = walk_record(e, rest, ~0ull);
@@ -357,7 +368,7 @@ u32 worst_cost(Engine *e, u32 state) {
 
 /* A state that most bytes leave for a loop, or that can stay in one. */
 static u32 open_record(Engine *e, u32 state) {
-    Slice *slice = endless_loop(e, state, WIDE_LOOP);
+    Slice *slice = endless_loop(e, state, WIDE_LOOP, 1);
     if (slice) return outside_record(e, slice, state);
     u32 loop = common_loop(e, state);
     return loop == DEAD ? NONE : difference_from(e, state, loop);
@@ -374,7 +385,10 @@ u32 mask_record(Engine *e, u32 state) {
     u32 record = NONE;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
     if (record == NONE) record = parts_record(e, state);
-    if (record == NONE && is_open(e, state)) record = open_record(e, state);
+    if (record == NONE && is_open(e, state)) {
+        if (!endless_loop(e, state, ALL_CHARACTERS, 0)) record = head_record(e, state);
+        if (record == NONE) record = open_record(e, state);
+    }
     if (record == NONE) record = walk_record(e, state, ~0ull);
     e->depth--;
     e->states.p[state].record = record + 1;

@@ -13,7 +13,6 @@ enum { MAX_MERGED = 60000 };
 /* ---- building ------------------------------------------------------------------------------- */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
-typedef struct { Exit *p; u32 n, cap; } ExitList;
 
 /* Walk the whole trie through the loop; 0 when the item is not a prefix code. `loop_count` holds
    the items touched so far, doubled, plus one between two items. */
@@ -38,9 +37,9 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
             continue;
         }
         count = (count >> 1) + (count & 1);
-        State after = e->states.p[next];
-        int whole = (after.flags & S_LOOP_END) != 0;
-        if (whole && after.kernel != LOOP_END) return 0;
+        if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next); /* to know whether it ends */
+        int whole = (e->states.p[next].flags & S_ENDS) != 0;
+        if (whole && e->states.p[next].kernel != LOOP_END) return 0;
         TOKENS_AT(t, i, k) PUSH(e, *inside, ((Counted){(u32)k, count}));
         if (!whole && t->token[i] >= 0) {
             u32 cost = state_cost(e, next);
@@ -53,7 +52,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
     return 1;
 }
 
-static void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
+void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
     u32 at[256];
     s->exits = take(e, exits->n * sizeof *s->exits);
     for (u32 i = 0; i < exits->n; i++) s->exit_end[e->trie.byte[exits->p[i].node] + 1]++;

@@ -166,8 +166,6 @@ u32 state_of(Engine *e, u32 tail) {
     u32 *known = tail & IS_SET ? &e->sets.p[tail & ~IS_SET].state : &e->stacks.p[tail].state;
     if (*known != NONE) return *known;
     State s = {.kernel = tail};
-    for (u32 i = 0; i < tail_count(e, tail); i++)
-        if (tail_at(e, tail, i) == LOOP_END) s.flags |= S_LOOP_END;
     PUSH(e, e->states, s);
     return *known = e->states.n - 1;
 }
@@ -278,13 +276,14 @@ static int expand_head(Engine *e, Stack s) {
 
 static int gather(Engine *e, u32 state, u8 *flags) {
     e->waiting.n = e->found.n = e->visited = 0;
-    *flags &= (u8)~S_ACCEPTING;
+    *flags &= (u8)~(S_ACCEPTING | S_ENDS);
     e->epoch++;
     visit(e, e->states.p[state].kernel);
     while (e->waiting.n) {
         u32 stack = e->waiting.p[--e->waiting.n];
         if (stack == END) *flags |= S_ACCEPTING;
-        else if (stack != LOOP_END && !expand_head(e, e->stacks.p[stack])) return 0;
+        else if (stack == LOOP_END) *flags |= S_ENDS;
+        else if (!expand_head(e, e->stacks.p[stack])) return 0;
     }
     return 1;
 }

@@ -1,0 +1,180 @@
+"""The expressions and rules of a native engine: built when first met, known by their numbers.
+
+Owns what the engine asks Python for: the bodies of rules, the parts of chains. Knows no state, no
+token and no lock; the engine that has one calls here while it holds it.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from dataclasses import fields
+
+from radixgen.grammars.chain import Chain, ChainRule, Marks
+from radixgen.grammars.expr import Expr, Node, Rule
+from radixgen.grammars.hook import Hook
+from radixgen.grammars.node_program import NodeProgram
+from radixgen.grammars.normal_form import normal_body, remove_left_recursion
+from radixgen.grammars.productive import is_productive
+
+NEVER = 0x7FFFFFFF
+# What the engine asks of a rule: its body; to check it for left recursion; the part of it that has
+# its shortest text. Of a chain, with the index of a word above these bits: see native/chains.c.
+_BODY, _CHECK, _WAY, _VALUE, _OPEN, _PART, _END, _OTHER = range(8)
+_ASK_BITS = 3
+_STRIDE = 8  # words of a chain whose state is asked for at once
+
+
+class NativeNodes:
+    """`checked` gives the result of a native call, or raises what it means."""
+
+    def __init__(self, library: ctypes.CDLL, at: int, checked: Callable[[int], int]) -> None:
+        self._library, self._at, self._checked = library, at, checked
+        self.rules: list[Rule | None] = []  # None: the engine's own, of a chain
+        self.hooked = array("B")  # whether a rule is a hook
+        self._indices: dict[Rule, int] = {}
+        self._rule_nodes: list[int] = []  # of each rule
+        self._nodes: dict[Expr, int] = {}
+        self._chains: dict[int, Chain] = {}  # by their first rule
+        self._first_rules: dict[Chain, int] = {}
+        self._marks: dict[Marks, array[int]] = {}
+        # What a program needs while it is built: its stack, then the nodes it keeps.
+        self._work = array("I", bytes(4096))
+
+    def build(self, node: Node) -> int:
+        """The id of a node in the engine; 0 for the empty language."""
+        if isinstance(node, Rule):
+            return self._rule_node(node)
+        program = NodeProgram(self._nodes, self.rule_index, self._chain_node)
+        program.add(node)
+        code, length = array("i", program.code), len(program.code)
+        if 2 * length >= len(self._work):
+            self._work = array("I", bytes(16 * length))
+        work_at = self._work.buffer_info()[0]
+        built: int = self._library.rx_build(
+            self._at,
+            code.buffer_info()[0],
+            length,
+            bytes(program.data),
+            work_at,
+            work_at + 4 * length,
+        )
+        if built < 0:
+            self._checked(built)
+        if program.saved:
+            kept = self._work[length : length + len(program.saved)]
+            self._nodes.update(zip(program.saved, kept, strict=True))
+        return built
+
+    def answer(self, index: int, what: int) -> int:
+        """What the engine asks about a rule, or about the chain whose first rule it is."""
+        if what > _WAY:
+            asked, word = what & (1 << _ASK_BITS) - 1, what >> _ASK_BITS
+            return self._tell(self._chains[index], asked, word)
+        rule = self.rules[index]
+        assert rule is not None  # the engine knows its own
+        if what == _CHECK:
+            return self._rewrite(rule)
+        if what == _WAY and rule.way is not None:
+            return self.build(rule.way())
+        return self.build(rule.normal or rule.body())
+
+    def _kept(self, node: Node) -> int:
+        """`build`, once."""
+        if isinstance(node, Rule):
+            return self._rule_node(node)
+        known = self._nodes.get(node)
+        if known is None:
+            known = self._nodes[node] = self.build(node)
+        return known
+
+    # ---- rules
+
+    def rule_index(self, rule: Rule) -> int:
+        """The number of a rule, which the engine gets to know."""
+        found = self._indices.get(rule)
+        return self._add_rule(rule) if found is None else found
+
+    def _add_rule(self, rule: Rule) -> int:
+        node = self._checked(self._library.rx_add_rule(self._at))
+        index = self._indices[rule] = len(self.rules)
+        self._note(rule, node, 1)
+        if rule.most is not None:
+            self._library.rx_rule_cost(self._at, index, min(rule.most, NEVER))
+        elif rule.way is not None:
+            self._library.rx_rule_way(self._at, index)
+        return index
+
+    def _note(self, rule: Rule | None, node: int, count: int) -> None:
+        """Count as many rules as the engine has."""
+        self.rules.extend([rule] * count)
+        self._rule_nodes.extend([node] * count)
+        self.hooked.extend([isinstance(rule, Hook)] * count)
+
+    def _rule_node(self, rule: Rule) -> int:
+        if isinstance(rule, ChainRule):
+            return self._chain_node(rule)
+        if not (rule.productive or is_productive(rule)):
+            return 0
+        return self._rule_nodes[self.rule_index(rule)]
+
+    def _rewrite(self, rule: Rule) -> int:
+        """Rid a rule of left recursion: 1 if any body was rewritten for it."""
+        rewritten = remove_left_recursion(rule)
+        for other in rewritten:
+            known = self._indices.get(other)
+            if known is not None:
+                self._library.rx_set_body(self._at, known, self.build(normal_body(other)))
+        return int(bool(rewritten))
+
+    # ---- chains
+
+    def _chain_node(self, rule: ChainRule) -> int:
+        """The id of the node of a place in a chain; 0 for the empty language."""
+        first = self._first_rules.get(rule.chain)
+        if first is None:
+            first = self._add_chain(rule.chain)
+        return self._checked(self._library.rx_chain_place(self._at, first, rule.place))
+
+    def _add_chain(self, chain: Chain) -> int:
+        words = chain.words
+        lengths = array("I", map(len, words))
+        first = self._checked(
+            self._library.rx_add_chain(
+                self._at,
+                b"".join(words),
+                lengths.buffer_info()[0],
+                bytes(chain.needed),
+                len(words),
+                chain.has_others,
+                self._mark_nodes(chain.marks).buffer_info()[0],
+            )
+        )
+        self._note(None, 0, len(words) + len(words) // _STRIDE + 2)
+        self._chains[first] = chain
+        self._first_rules[chain] = first
+        return first
+
+    def _mark_nodes(self, marks: Marks) -> "array[int]":
+        """The ids of what stands between the parts of chains, in the order of native/engine.h."""
+        found = self._marks.get(marks)
+        if found is None:
+            found = array("I", (self._kept(getattr(marks, f.name)) for f in fields(marks)))
+            self._marks[marks] = found
+        return found
+
+    def _tell(self, chain: Chain, asked: int, word: int) -> int:
+        """The id of a node; or of the words of a stride two bits each: 1 where one surely has a
+        value, 2 where the engine has to ask for its part."""
+        if asked == _VALUE:
+            return self._kept(chain.value(word))
+        if asked == _PART:
+            return self.build(chain.part(word))
+        if asked == _END:
+            return self.build(chain.end())
+        if asked == _OTHER:
+            return self._kept(chain.other_value())
+        bits = 0
+        for place, index in enumerate(range(word, min(word + _STRIDE, len(chain.words)))):
+            is_open = chain.is_open(index)
+            bits |= (2 if is_open is None else int(is_open)) << 2 * place
+        return bits

@@ -1,0 +1,139 @@
+"""Objects and strings as the native engine puts them together, against the Python engine.
+
+The one asks Python for the parts of a chain of members (`chain.py`) and takes masks of a string
+from what stands before its quote (`native/heads.c`); the other expands every rule.
+"""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from radixgen.grammars.engine import Engine
+from radixgen.grammars.expr import RuleSet
+from radixgen.grammars.json_schema import compile_schema
+from radixgen.grammars.native_engine import NativeEngine, load_library
+from radixgen.grammars.python_engine import PythonEngine
+from radixgen.grammars.vocabulary import Vocabulary
+
+LONG = {f"n{i}": {"type": "integer"} for i in range(20)}
+FORMATS = {"type": "string", "pattern": "^[a-z]+(/[a-z.]+){0,3}$"}
+SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a long chain": (
+        {"properties": LONG},
+        [{}, {"n3": 1, "n8": 2, "n19": 3, "other": 4}, {"n16": 0}],
+        [{"n8": 1, "n3": 2}, {"n7": "x"}, {"other": 4, "n1": 1}],
+    ),
+    "needed members in a long chain": (
+        {"properties": LONG, "required": ["n9", "n17"]},
+        [{"n9": 1, "n17": 2}, {"n0": 0, "n9": 1, "n12": 1, "n17": 2, "n18": 3, "x": None}],
+        [{}, {"n9": 1}, {"n17": 2}, {"n10": 1, "n17": 2}],
+    ),
+    "no other members": (
+        {"properties": LONG, "additionalProperties": False},
+        [{}, {"n19": 1}],
+        [{"n20": 1}, {"n": 1}],
+    ),
+    "other members of a schema": (
+        {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}},
+        [{"a": 1, "b": True}, {"ab": False}],
+        [{"b": 1}, {"b": True, "a": 1}],
+    ),
+    "a name that only a false schema has": (
+        {"properties": {"a": False, "b": {}}},
+        [{"b": 1, "c": 2}, {}],
+        [{"a": 1}, {"b": 1, "a": 1}],
+    ),
+    "names that begin each other, and the empty one": (
+        {"properties": {"ab": {}, "": {"type": "null"}, "a": {}, "abc": {}}},
+        [{"ab": 1, "": None, "a": 2, "abcd": 3}, {"b": 1}],
+        [{"": 1}, {"a": 1, "ab": 2}],
+    ),
+    "names with two spellings": (
+        {"properties": {"é": {"type": "null"}, 'a"b': {"type": "null"}, "t\t": {}}},
+        [{"é": None, 'a"b': None}, {"x": 1}],
+        [{"é": 1}, {'a"b': 1}],
+    ),
+    "values of which only the grammar tells whether they are": (
+        {
+            "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"pattern": "^x", "maxLength": 3}},
+            "required": ["a"],
+            "$defs": {"x": {"minProperties": 1, "properties": {"y": {"type": "null"}}}},
+        },
+        [{"a": {"y": None}, "b": "xab"}, {"a": 1}],
+        [{"a": {}}, {"b": "x"}, {"a": 1, "b": "xabc"}],
+    ),
+    "references of references": (
+        {
+            "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": "#/$defs/x"}},
+            "$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"properties": {"a": {"$ref": "#"}}}},
+        },
+        [{"a": {"a": {"b": {}}}}, {"b": 3}],
+        [{"a": {"a": {"b": {"b": [], "a": 1}}}}],
+    ),
+    "one text before different marks": (
+        {"type": "array", "items": {"anyOf": [FORMATS, {"properties": {"k": FORMATS}}]}},
+        [["ab/c", {"k": "ab/c.d"}, "a"], [{"k": "x", "y": "!"}]],
+        [["ab/"], ["A"], [{"k": "a//b"}]],
+    ),
+    "a text of bounded length that is searched": (
+        {"items": {"type": "string", "pattern": "^(\\S+ ){0,2}\\S+$", "maxLength": 9}},
+        [["ab cd e", "x", "abcdefghi"], ["a b c"]],
+        [["a b c d"], ["abcdefghij"], [" "]],
+    ),
+}
+
+
+def vocabulary() -> Vocabulary:
+    draw = random.Random(11)
+    texts = [json.dumps(v).encode() for _, good, bad in SCHEMAS.values() for v in good + bad]
+    pieces = {t[i : i + n] for t in texts for i in range(len(t)) for n in (2, 3, 5)}
+    letters = b'abcxn01."/ ,:{}\\'
+    pieces |= {bytes(draw.choices(letters, k=draw.randint(2, 5))) for _ in range(200)}
+    tokens: list[bytes | None] = [bytes([b]) for b in range(256)]
+    tokens += [*sorted(pieces), b'"a', b'"a', None]
+    return Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+
+
+VOCABULARY = vocabulary()
+
+
+@pytest.fixture(scope="module")
+def engines() -> tuple[PythonEngine, NativeEngine]:
+    library = load_library()
+    if library is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    return PythonEngine(VOCABULARY, 1 << 30), NativeEngine(VOCABULARY, library, 1 << 30)
+
+
+def row_of(engine: Engine, state: int) -> list[int]:
+    row = np.zeros((1, VOCABULARY.num_words), np.int32)
+    engine.fill_row(state, row, 0)
+    found: list[int] = row[0].tolist()
+    return found
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_masks_and_verdicts_are_those_of_the_rules(
+    name: str, engines: tuple[PythonEngine, NativeEngine]
+) -> None:
+    schema, good, bad = SCHEMAS[name]
+    python, native = engines
+    for value, is_good in [*((v, True) for v in good), *((v, False) for v in bad)]:
+        # A grammar each: what one engine has expanded the other has to expand by itself.
+        states = [
+            engine.start(compile_schema(json.dumps(schema), {}, RuleSet())) for engine in engines
+        ]
+        for byte in json.dumps(value, ensure_ascii=False).encode():
+            assert row_of(native, states[1]) == row_of(python, states[0])
+            following = zip(engines, states, strict=True)
+            states = [engine.after_bytes(state, bytes([byte])) for engine, state in following]
+            assert bool(states[0]) == bool(states[1])
+            if not states[0]:
+                break
+        ended = [bool(s) and e.is_accepting(s) for e, s in zip(engines, states, strict=True)]
+        assert ended == [is_good] * 2, value
+        if states[0]:
+            assert len(native.shortest_tokens(states[1])) == len(python.shortest_tokens(states[0]))
