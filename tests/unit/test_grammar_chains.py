@@ -20,6 +20,7 @@ from radixgen.grammars.vocabulary import Vocabulary
 
 LONG = {f"n{i}": {"type": "integer"} for i in range(20)}
 FORMATS = {"type": "string", "pattern": "^[a-z]+(/[a-z.]+){0,3}$"}
+KEYED = {"type": "object", "properties": {"k": FORMATS}}
 SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a long chain": (
         {"properties": LONG},
@@ -74,7 +75,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"a": {"a": {"b": {"b": [], "a": 1}}}}],
     ),
     "one text before different marks": (
-        {"type": "array", "items": {"anyOf": [FORMATS, {"properties": {"k": FORMATS}}]}},
+        {"type": "array", "items": {"anyOf": [FORMATS, KEYED]}},
         [["ab/c", {"k": "ab/c.d"}, "a"], [{"k": "x", "y": "!"}]],
         [["ab/"], ["A"], [{"k": "a//b"}]],
     ),
