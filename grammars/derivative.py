@@ -6,6 +6,7 @@ Knows expressions without rules. Knows no stack, no grammar and no token.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 from weakref import WeakSet
@@ -99,6 +100,12 @@ def derivative(node: Expr, byte: int) -> Expr:
             return EPSILON if node.mask >> byte & 1 else EMPTY
         case Literal():
             return Literal(node.value[1:]) if node.value[:1] == bytes((byte,)) else EMPTY
+    return _derived(node, byte)
+
+
+@lru_cache(4096)  # the parts of an expression come back in its derivatives
+def _derived(node: Expr, byte: int) -> Expr:
+    match node:
         case Concat():
             return _derive_concat(node.args, byte)
         case Union():
