@@ -60,7 +60,7 @@ from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint, GrammarSpec
 
 MAX_QUEUED = 100_000  # nodes that a program may be ahead of the model
-_NOTHING = GrammarSpec("regex", "")  # an answer of no characters
+_NOTHING = GrammarSpec("regex", "()")  # an answer of no characters
 
 
 class Executor:

@@ -378,7 +378,7 @@ class Choice:
         """The product of `grammar_masses`: how much of the model's own law the constraint left on
         the way to this text. Near 1: the model would have obeyed by itself. 1.0 if not asked for.
         """
-        return math.prod(self.grammar_masses)
+        return math.prod(self.grammar_masses[self.num_thought_tokens :])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Programs against the Anthropic Messages API. JSON schemas go as its output format.
+"""Programs against the Anthropic Messages API. JSON schemas go as its output format, thoughts as
+its budget of them.
 
 The beginning of an answer may be given, where the model allows it: the API continues it.
 """
@@ -25,6 +26,7 @@ from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen, GenOptions, Node, Select
 from radixgen.types import CacheHint
 
+LEAST_BUDGET = 1024  # tokens of thoughts that the API takes
 _SAME = ("temperature", "top_p", "top_k")
 _OFFERED = (*_SAME, "max_tokens", "stop")
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
@@ -67,6 +69,7 @@ class Anthropic:
         refuse_options(node.options, _OFFERED, self.who)
         if (node.options.temperature or 0) > 1:
             raise InvalidRequest(f"{self.who} takes temperatures up to 1", "temperature")
+        self._check_thoughts(node)
         if node.grammar is not None and json_schema_of(node) is None:
             raise InvalidRequest(
                 f"{self.who} cannot keep a {node.grammar.kind} constraint: use a JSON schema, or "
@@ -74,8 +77,23 @@ class Anthropic:
                 "grammar",
             )
 
+    def _check_thoughts(self, gen: Gen) -> None:
+        if gen.thoughts is None:
+            return
+        budget, options = gen.thoughts.budget, gen.options
+        if not LEAST_BUDGET <= budget < limit(gen):
+            raise InvalidRequest(
+                f"{self.who} thinks for {LEAST_BUDGET} tokens or more, and for less than "
+                f"max_tokens={limit(gen)}, which counts thoughts as well; thinking is {budget}",
+                "thinking",
+            )
+        if options.temperature not in (None, 1) or (options.top_k or 0) > 0:
+            message = f"{self.who} thinks at temperature 1 and without top_k only"
+            raise InvalidRequest(message, "thinking")
+
     def _request(self, conversation: Conversation, gen: Gen) -> dict[str, Any]:
-        messages = messages_of(conversation, self.who, prefill=gen.grammar is None)
+        prefill = gen.grammar is None and gen.thoughts is None
+        messages = messages_of(conversation, self.who, prefill=prefill)
         settings = {name: getattr(gen.options, name) for name in _SAME}
         if (settings["top_k"] or 0) < 1:  # off
             del settings["top_k"]
@@ -89,6 +107,8 @@ class Anthropic:
         request["messages"] = [message for message in messages if message["role"] != "system"]
         request["model"] = self.model_name
         request["max_tokens"] = limit(gen)
+        if gen.thoughts is not None:
+            request["thinking"] = {"type": "enabled", "budget_tokens": gen.thoughts.budget}
         if stops(gen):
             request["stop_sequences"] = stops(gen)
         schema = json_schema_of(gen)
@@ -101,11 +121,16 @@ class Anthropic:
     ) -> Sequence[Generation]:
         request = self._request(conversation, gen)
         pieces: list[str] = []
+        thoughts: list[str] = []
         try:
             async with self._client.messages.stream(**request) as stream:
-                async for piece in stream.text_stream:
-                    pieces.append(piece)
-                    push(piece)
+                async for event in stream:
+                    if event.type == "text":
+                        pieces.append(event.text)
+                        push(event.text)
+                    elif event.type == "thinking":
+                        thoughts.append(event.thinking)
+                        push.thought(event.thinking)
                 message = await stream.get_final_message()
         except RadixgenError:
             raise
@@ -120,7 +145,9 @@ class Anthropic:
             "cached_tokens": cached,
             "completion_tokens": message.usage.output_tokens,
         }
-        return [Generation("".join(pieces), (), meta)]
+        if thoughts:
+            meta["reasoning_content"] = "".join(thoughts).strip()
+        return [Generation("".join(pieces), (), meta, "", "".join(thoughts))]
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         refuse_select(select, self.who)

@@ -9,12 +9,14 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.lang.backends.protocol import Generation, Push, Scored
 from radixgen.lang.backends.remote import (
+    RefusedResponse,
     optional_import,
     refuse_broken,
     running_thread,
@@ -25,9 +27,10 @@ from radixgen.lang.backends.served_tokenizer import load_same
 from radixgen.lang.backends.spelling import spelled_ids
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
-from radixgen.lang.constraints import check_constraint
+from radixgen.lang.constraints import check_constraint, check_thoughts
 from radixgen.lang.conversation import Conversation, Encode
 from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
+from radixgen.thoughts import THINK, template_tags
 from radixgen.types import CacheHint, GrammarSpec, SamplingParams, shown
 
 TIMEOUT_SECONDS = 600.0
@@ -94,7 +97,11 @@ class RuntimeEndpoint:
             raise
         self.encode: Encode | None = self._encode if self.tokenizer else None
         templated = self.tokenizer is not None and self.tokenizer.has_chat_template
-        self.chat = ChatFormat(self._render) if templated else None
+        self._features = frozenset(self.info.get("features", ()))
+        self.chat = None
+        if templated and self.tokenizer is not None:
+            tags = template_tags(self.tokenizer.chat_template) or THINK
+            self.chat = ChatFormat(self._render, tags)
 
     def _render(self, messages: list[dict[str, str]], generation: bool) -> str:
         assert self.tokenizer is not None
@@ -139,21 +146,38 @@ class RuntimeEndpoint:
         """The response, or what its status says went wrong, as one of our errors."""
         if response.status_code < 400:
             return response
-        raise translated(_Refused(response), self.who)
+        raise translated(RefusedResponse(response), self.who)
 
     def check(self, node: Node) -> None:
         """Constraints and settings that the server's API does not have, or that cannot be read."""
         if isinstance(node, Gen):
             node.options.sampling()
+            self._check_thoughts(node)
             if node.grammar is not None:
                 check_constraint(node.grammar)
                 _constraint(node.grammar)
-        elif isinstance(node, Select) and needs_unconditional(node.method) and not self.encode:
+        elif isinstance(node, Select) and node.thoughts is not None:
+            self._check_thoughts(Gen(None, node.options, thoughts=node.thoughts))
+        if isinstance(node, Select) and needs_unconditional(node.method) and not self.encode:
             raise InvalidRequest(
                 "unconditional_likelihood_normalized needs the model's tokenizer: give "
                 "RuntimeEndpoint(…, tokenizer=path)",
                 "choices_method",
             )
+
+    def _check_thoughts(self, gen: Gen) -> None:
+        check_thoughts(gen)
+        if gen.thoughts is not None and "thinking" not in self._features:
+            raise InvalidRequest(
+                f"{self.who} has no thoughts before a constraint; leave thinking out, or run on a "
+                "radixgen server",
+                "thinking",
+            )
+
+    def _hint(self, hint: CacheHint) -> dict[str, Any]:
+        """For servers that listen, when there is something to tell."""
+        said = {k: v for k, v in asdict(hint).items() if v}
+        return {"hint": said} if said and "hint" in self._features else {}
 
     def _prompt(self, conversation: Conversation) -> dict[str, Any]:
         if self.encode is None:
@@ -179,6 +203,9 @@ class RuntimeEndpoint:
         self._refuse_roles(conversation)
         body = self._prompt(conversation) | _extras(gen.options) | {"rid": uuid.uuid4().hex}
         body["sampling_params"] = _sampling(gen)
+        body |= self._hint(hint)
+        if gen.thoughts is not None:
+            body["thinking"] = asdict(gen.thoughts.thinking())
         if gen.options.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": gen.options.logprobs}
         try:
@@ -199,14 +226,19 @@ class RuntimeEndpoint:
         if whole:  # several choices have no stream that is specified, masses none at all
             answer = await self._post("/generate", body)
             answers = answer if isinstance(answer, list) else [answer]
+            push.thought(answers[0]["meta_info"].get("reasoning_content", ""))
             push(answers[0]["text"])
             return answers
-        text, last = "", None
+        thoughts, text, last = "", "", None
         async for last in self._stream(body | {"stream": True}):
             cached = last["meta_info"].get("cached_tokens")
             if not text and cached is not None and "input_ids" in body:
                 push.found(len(body["input_ids"]), cached)
-            push(last["text"][len(text) :])  # texts are cumulative
+            thought = last["meta_info"].get("reasoning_content", "")
+            push.thought(thought[len(thoughts) :])
+            thoughts = thought
+            if last["text"] != text:
+                push(last["text"][len(text) :])  # texts are cumulative
             text = last["text"]
         if last is None:
             raise RadixgenError(f"{self.who} answered with nothing")
@@ -249,20 +281,22 @@ class RuntimeEndpoint:
             "finish_reason": reason.get("type"),
             "stop_reason": reason.get("matched"),
         }
+        thoughts = info.get("reasoning_content", "")
+        if thoughts:
+            meta["reasoning_content"] = thoughts.strip()
         if self.tokenizer is None:
-            return Generation(text, (), meta)
+            return Generation(text, (), meta, "", thoughts)
         if heals:  # the first token spells more than the text
             return Generation(text, (), meta, text)
-        ids, tail = spelled_ids(
-            self.tokenizer, text, answer.get("output_ids", ()), reason.get("matched")
-        )
-        return Generation(text, ids, meta, tail)
+        ids, start = answer.get("output_ids", ()), info.get("reasoning_tokens", 0)
+        spelled, tail = spelled_ids(self.tokenizer, text, ids[start:], reason.get("matched"))
+        return Generation(text, [*ids[:start], *spelled], meta, tail, thoughts)
 
     # ---- select ----
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         self._refuse_roles(conversation)
-        extras = _extras(select.options)
+        extras = _extras(select.options) | self._hint(hint)
         if self.encode is None:
             given = await self._score_text(conversation.text, select.choices, extras)
             return Scored(Scores(select.choices, given))
@@ -317,7 +351,8 @@ class RuntimeEndpoint:
         self._refuse_roles(conversation)
         if conversation.text:
             nothing = {"sampling_params": {"max_new_tokens": 0, "temperature": 0}}
-            await self._post("/generate", self._prompt(conversation) | _extras(options) | nothing)
+            body = self._prompt(conversation) | _extras(options) | self._hint(hint)
+            await self._post("/generate", body | nothing)
 
     async def flush_cache(self) -> None:
         try:
@@ -341,23 +376,6 @@ def _address(given: Any) -> str:
         raise InvalidRequest(message, "base_url")
     url = given.strip().rstrip("/")
     return url if "://" in url else f"http://{url}"
-
-
-class _Refused(Exception):
-    """A response with an error's status, in the shape of an SDK's error."""
-
-    def __init__(self, response: Any) -> None:
-        self.status_code, self.response = response.status_code, response
-        super().__init__(f"{response.status_code}: {_said(response)}")
-
-
-def _said(response: Any) -> str:
-    try:
-        body = response.json()
-    except ValueError:
-        return str(response.text[:500])
-    error = body.get("error", body) if isinstance(body, dict) else body
-    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
 def _constraint(spec: GrammarSpec) -> dict[str, str]:

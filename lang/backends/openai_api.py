@@ -1,11 +1,12 @@
 """Programs against OpenAI-compatible chat APIs, and what LiteLLM makes look like one.
 
 JSON schemas go as `response_format` in strict mode, regexes and Lark grammars as a forced custom
-tool. What the API cannot keep is refused.
+tool, `thinking` as an effort. What the API cannot keep is refused.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from radixgen.errors import InvalidRequest, RadixgenError
@@ -83,6 +84,12 @@ class OpenAI:
             refuse_options(node.options, _OFFERED, self.who)
             if len(stops(node)) > _MAX_STOPS:
                 raise InvalidRequest(f"{self.who} takes {_MAX_STOPS} stop strings", "stop")
+            if node.thoughts is not None and node.thoughts.effort is None:
+                raise InvalidRequest(
+                    f"{self.who} takes no budget of tokens for thoughts: say thinking='low', "
+                    "'medium' or 'high', or run on a radixgen runtime",
+                    "thinking",
+                )
             self.constraint(node)
 
     def constraint(self, gen: Gen) -> dict[str, Any]:
@@ -118,6 +125,8 @@ class OpenAI:
             request["stop"] = stops(gen)
         if options.logit_bias:
             request["logit_bias"] = {str(k): v for k, v in options.logit_bias.items()}
+        if gen.thoughts is not None:
+            request["reasoning_effort"] = gen.thoughts.effort
         if options.logprobs is not None:
             request |= {"logprobs": True, "top_logprobs": options.logprobs}
         return request | self.constraint(gen)
@@ -129,6 +138,7 @@ class OpenAI:
         try:
             if "tools" in request:
                 generations = _of_completion(await self._create(**request))
+                push.thought(generations[0].thoughts)
                 push(generations[0].text)
             else:
                 more = {"stream": True, "stream_options": {"include_usage": True}}
@@ -214,8 +224,21 @@ def _of_completion(completion: Any) -> list[Generation]:
         if not calls:
             raise RadixgenError("the API did not call the tool that carries the constraint")
         meta = _meta("stop" if choice.finish_reason == "tool_calls" else choice.finish_reason)
-        generations.append(Generation(calls[0].custom.input, (), meta | _usage(completion.usage)))
+        meta |= _usage(completion.usage)
+        generations.append(_thought(Generation(calls[0].custom.input, (), meta), choice.message))
     return generations
+
+
+def _thoughts(said: Any) -> str:
+    """Of a message or a delta, where an API tells them: OpenAI's own does not."""
+    text = getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None)
+    return text if isinstance(text, str) else ""
+
+
+def _thought(generation: Generation, message: Any) -> Generation:
+    text = _thoughts(message)
+    meta = generation.meta | ({"reasoning_content": text.strip()} if text else {})
+    return replace(generation, meta=meta, thoughts=text)
 
 
 async def _of_stream(stream: Any, push: Push) -> list[Generation]:
@@ -226,9 +249,14 @@ async def _of_stream(stream: Any, push: Push) -> list[Generation]:
         usage |= _usage(getattr(chunk, "usage", None))
         for choice in chunk.choices:
             text, meta = texts.setdefault(choice.index, []), metas.setdefault(choice.index, _meta())
+            thought = _thoughts(choice.delta)
+            if thought:
+                meta["reasoning_content"] = meta.get("reasoning_content", "") + thought
+                if choice.index == 0:
+                    push.thought(thought)
             piece = choice.delta.content or ""
             text.append(piece)
-            if choice.index == 0:
+            if piece and choice.index == 0:
                 push(piece)
             if getattr(choice.delta, "refusal", None):
                 meta["finish_reason"] = "refusal"
@@ -238,7 +266,10 @@ async def _of_stream(stream: Any, push: Push) -> list[Generation]:
                 meta.setdefault("output_token_logprobs", []).append((entry.logprob, entry.token))
     if not texts:
         raise RadixgenError("the API answered with nothing")
-    return [Generation("".join(texts[i]), (), metas[i] | usage) for i in sorted(texts)]
+    thoughts = {i: meta.get("reasoning_content", "") for i, meta in metas.items()}
+    return [
+        Generation("".join(texts[i]), (), metas[i] | usage, "", thoughts[i]) for i in sorted(texts)
+    ]
 
 
 def _meta(finish: str | None = None) -> dict[str, Any]:
@@ -249,7 +280,10 @@ def _usage(usage: Any) -> dict[str, Any]:
     if usage is None:
         return {}
     details = getattr(usage, "prompt_tokens_details", None)
-    return {
+    more = getattr(usage, "completion_tokens_details", None)
+    thought = getattr(more, "reasoning_tokens", None)
+    told = {"reasoning_tokens": thought} if thought else {}
+    return told | {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": getattr(details, "cached_tokens", None) or 0,

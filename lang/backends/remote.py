@@ -163,3 +163,20 @@ def refuse_broken(gen: Gen, text: str, finish: str | None, who: str) -> None:
             "it more"
         )
     raise RadixgenError(f"{who} did not keep the constraint; it answered {shown(text)}")
+
+
+class RefusedResponse(Exception):
+    """A response with an error's status, in the shape of an SDK's error."""
+
+    def __init__(self, response: Any) -> None:
+        self.status_code, self.response = response.status_code, response
+        super().__init__(f"{response.status_code}: {_said(response)}")
+
+
+def _said(response: Any) -> str:
+    try:
+        body = response.json()
+    except ValueError:
+        return str(response.text[:500])
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

@@ -55,6 +55,15 @@ def serve(
         list[str] | None,
         option(MODEL, "The model's name in requests; may be repeated.", show_default="its own"),
     ] = None,
+    reasoning_parser: Annotated[
+        str,
+        option(
+            MODEL,
+            "Whose tags are around the model's thoughts, such as qwen3 or deepseek-r1; auto: "
+            "those that its chat template speaks of; none: thoughts are not told apart.",
+            metavar="NAME",
+        ),
+    ] = _DEFAULTS.reasoning_parser,
     settings: Annotated[
         list[str] | None,
         option(
@@ -165,6 +174,7 @@ def serve(
         metrics_compat=metrics_compat,
         traces_endpoint=otlp_traces_endpoint,
         key_namespaces=key_namespaces,
+        reasoning_parser=reasoning_parser,
         max_open=max_open,
         max_body_bytes=max_body_mib << 20,
         max_choices=max_choices,

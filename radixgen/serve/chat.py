@@ -1,13 +1,14 @@
 """`POST /v1/chat/completions`: messages in, an answer or tool calls out, at once or as chunks."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from radixgen.serve.chat_request import choice_of, layout_of, tools_of, turns_of
+from radixgen.serve.chat_request import choice_of, plan_of, tools_of, turns_of
 from radixgen.serve.constraints import Constraint, constraint_of
 from radixgen.serve.context import (
     Context,
@@ -25,6 +26,7 @@ from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import LogprobFeed, chat_logprobs
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.reasoning import Split, show_of
 from radixgen.serve.schemas import ChatAnswer, ChatRequest
 from radixgen.serve.tool_calls import (
     Argument,
@@ -52,13 +54,16 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
     content = constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
+    plan, show = plan_of(body, context.thinker), show_of(body)
     with renamed(constraint, prompt="messages"):
         sampling = to_sampling(
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )
-        prompt = await prompt_ids(context.client, turns, tools, layout_of(body))
-        job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora)
-        answer = _Answer(context, job, body, reader_of(tools, choice))
+        prompt = await prompt_ids(context.client, turns, tools, plan.layout)
+        thinking = plan.thinking(context.client.tokenizer, prompt)
+        job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora, thinking)
+        make_split = partial(Split, thinking, show, content is None)
+        answer = _Answer(context, job, body, reader_of(tools, choice), make_split)
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))
         results = await context.run(request, job)
@@ -104,16 +109,24 @@ def call_id(rid: str, choice: int, index: int) -> str:
 class _ChoiceStream:
     feed: LogprobFeed
     parser: ToolCallParser | None
+    split: Split
     custom: dict[int, bool] = field(default_factory=dict)  # calls by index
     num_tokens: int = 0
 
 
 class _Answer:
-    """A result, or pieces, in OpenAI's shape. `reader`: where the text may hold calls."""
+    """A result, or pieces, in OpenAI's shape. `reader`: where the text may hold calls.
+    `make_split`: what tells the thoughts of a choice from its answer."""
 
     def __init__(
-        self, context: Context, job: Job, body: ChatRequest, reader: Reader | None
+        self,
+        context: Context,
+        job: Job,
+        body: ChatRequest,
+        reader: Reader | None,
+        make_split: Callable[[], Split],
     ) -> None:
+        self._make_split = make_split
         self._context = context
         self._job = job
         self._body = body
@@ -127,13 +140,18 @@ class _Answer:
         return self._head | {
             "object": "chat.completion",
             "choices": [self._choice(choice) for choice in result.choices],
-            "usage": usage_sum([result.usage]),
+            "usage": usage_sum(
+                [result.usage], sum(choice.num_thought_tokens for choice in result.choices)
+            ),
         }
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         calls: list[dict[str, Any]] = []
-        text = choice.text + self._kept_stop(choice)
+        split = self._make_split()
+        thoughts, text = split.push(choice)
+        message |= told_thoughts(thoughts) if split.tells_apart else {}
+        text += self._kept_stop(choice)
         for item in parsed(text, self._reader) if self._reader else [Said(text)]:
             if isinstance(item, Said):
                 message["content"] = (message["content"] or "") + item.text
@@ -180,7 +198,7 @@ class _Answer:
             if not choices:
                 for index in range(self._job.sampling.n):
                     parser = self._reader() if self._reader else None
-                    choices[index] = _ChoiceStream(self._feed(), parser)
+                    choices[index] = _ChoiceStream(self._feed(), parser, self._make_split())
                     role = {"role": "assistant", "content": "", "refusal": None}
                     yield self._chunk(index, role, None, when_usage, choices)
             if piece.result is not None:
@@ -190,7 +208,9 @@ class _Answer:
                 yield data
         log_usage(request, usages)
         if when_usage != "none":
-            yield event(self._head | {"choices": [], "usage": usage_sum(usages)})
+            num_thoughts = sum(state.split.num_tokens for state in choices.values())
+            usage = usage_sum(usages, num_thoughts)
+            yield event(self._head | {"choices": [], "usage": usage})
         yield DONE
 
     def _piece_chunks(
@@ -213,7 +233,10 @@ class _Answer:
             yield self._chunk(piece.index, {}, None, when_usage, choices, reason, piece.stop_reason)
 
     def _deltas(self, piece: Piece, state: _ChoiceStream) -> Iterator[dict[str, Any]]:
-        text = piece.text + self._kept_stop(piece)
+        thoughts, text = state.split.push(piece)
+        if thoughts:
+            yield told_thoughts(thoughts)
+        text += self._kept_stop(piece)
         if state.parser is None:
             if text:
                 yield {"content": text}
@@ -261,11 +284,17 @@ class _Answer:
             choice["stop_reason"] = stop
         chunk = self._head | {"choices": [choice]}
         if when_usage == "always":
-            num_prompt = len(self._job.prompts[0])
-            chunk["usage"] = usage_of(num_prompt, sum(c.num_tokens for c in choices.values()), 0)
+            num_tokens = sum(state.num_tokens for state in choices.values())
+            num_thoughts = sum(state.split.num_tokens for state in choices.values())
+            chunk["usage"] = usage_of(len(self._job.prompts[0]), num_tokens, 0, num_thoughts)
         elif when_usage == "end":
             chunk["usage"] = None
         return event(chunk)
+
+
+def told_thoughts(text: str) -> dict[str, str]:
+    """Under the name that DeepSeek, SGLang and most clients have, and vLLM's."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def extend_call(call: dict[str, Any], text: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from radixgen.serve.constraints import grammar_spec
 from radixgen.serve.conversation import Call, Layout, Turn, parsed_arguments, text_of
 from radixgen.serve.errors import bad_request
+from radixgen.serve.reasoning import Plan, Thinker, chat_wish, plan
 from radixgen.serve.schemas import ChatMessage, ChatRequest, CustomDefinition, ToolDefinition
 from radixgen.serve.tools import Tool, ToolChoice, check_tools
 
@@ -28,7 +29,9 @@ def _turn(message: ChatMessage, param: str) -> Turn:
     )
     if role == "assistant" and message.content is None and not calls:
         raise bad_request(f"{param} has neither content nor tool_calls", f"{param}.content")
-    return Turn(role, content, calls, message.tool_call_id or "", message.name or "")
+    thoughts = message.reasoning_content or message.reasoning or ""
+    call_id, name = message.tool_call_id or "", message.name or ""
+    return Turn(role, content, calls, call_id, name, thoughts)
 
 
 def _call(call: dict[str, Any], param: str) -> Call:
@@ -127,7 +130,9 @@ def allowed_name(tool: Any) -> str:
     raise bad_request("allowed_tools.tools must name tools", "tool_choice")
 
 
-def layout_of(body: ChatRequest) -> Layout:
-    return Layout(
+def plan_of(body: ChatRequest, thinker: Thinker) -> Plan:
+    """The thoughts, and the layout of the prompt that they ask for. Raises ApiError."""
+    layout = Layout(
         body.add_generation_prompt, body.continue_final_message, body.chat_template_kwargs or {}
     )
+    return plan(chat_wish(body, layout.variables, thinker), thinker, layout)

@@ -17,9 +17,10 @@ from radixgen.serve.fields import RoutingFields
 from radixgen.serve.http import FormatError, open_stream, openai_error_event, unless_gone
 from radixgen.serve.jobs import Job, Jobs
 from radixgen.serve.metrics import Metrics
+from radixgen.serve.reasoning import Thinker, thinker_of
 from radixgen.serve.settings import ServeConfig
 from radixgen.serve.supervisor import Supervisor
-from radixgen.types import GenerateResult, SamplingParams, Usage
+from radixgen.types import GenerateResult, SamplingParams, Thinking, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class Context:
     def client(self) -> EngineClient:
         """For what is known without a runtime: it may just be restarted. Jobs have the other."""
         return self.supervisor.known
+
+    @property
+    def thinker(self) -> Thinker:
+        """What is known of the model's thoughts."""
+        tokenizer = self.client.tokenizer
+        template = tokenizer.chat_template if tokenizer.has_chat_template else ""
+        return thinker_of(self.config.reasoning_parser, template)
 
     @property
     def model_name(self) -> str:
@@ -99,6 +107,7 @@ def make_job(
     constraint: Constraint | None,
     routing: RoutingFields,
     lora: str = "",
+    thinking: Thinking | None = None,
 ) -> Job:
     """A job with the request's name, which is also the answer's id, and the caller's namespace."""
     rid = routing.rid or routing.request_id or f"{prefix}-{uuid.uuid4().hex}"
@@ -111,6 +120,8 @@ def make_job(
         priority=routing.priority or 0,
         namespace=namespace(request, routing.cache_salt),
         lora=lora,
+        thinking=thinking,
+        hint=routing.hint.as_hint() if routing.hint else None,
     )
 
 
@@ -135,19 +146,23 @@ def head_of(job: Job, kind: str, model: str) -> dict[str, Any]:
     return {"id": job.rid, "object": kind, "created": int(time.time()), "model": model}
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def usage_of(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0
+) -> dict[str, Any]:
     """OpenAI's usage."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
 
-def usage_sum(usages: Sequence[Usage]) -> dict[str, Any]:
+def usage_sum(usages: Sequence[Usage], reasoning_tokens: int = 0) -> dict[str, Any]:
     return usage_of(
         sum(usage.prompt_tokens for usage in usages),
         sum(usage.completion_tokens for usage in usages),
         sum(usage.cached_tokens for usage in usages),
+        reasoning_tokens,
     )

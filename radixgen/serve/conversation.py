@@ -19,6 +19,7 @@ from radixgen.types import check_text
 MAX_MESSAGES = 10_000
 MAX_TEMPLATE_VALUE = 1000  # characters of a variable given to the template
 MAX_TEMPLATE_VARIABLES = 16
+THOUGHTS = "reasoning_content"  # of a message, for templates that read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Turn:
     calls: tuple[Call, ...] = ()
     call_id: str = ""  # of a tool's answer
     name: str = ""
+    thoughts: str = ""  # before an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ async def prompt_ids(
 ) -> list[int]:
     """The ids of the prompt. Raises InvalidRequest and ApiError, naming `messages`."""
     tokenizer = client.tokenizer
-    num_chars = sum(len(turn.content) for turn in turns)
+    num_chars = sum(len(turn.content) + len(turn.thoughts) for turn in turns)
     if num_chars < LONG_TEXT and not tools:
         return _ids(tokenizer, turns, tools, layout)
     for turn in turns:
@@ -80,6 +82,7 @@ def render(
         raise bad_request(f"messages holds more than {MAX_MESSAGES} messages", "messages")
     for number, turn in enumerate(turns):
         check_text(f"messages[{number}].content", turn.content)
+        check_text(f"messages[{number}].{THOUGHTS}", turn.thoughts)
     if layout.continue_last and layout.open_answer:
         raise bad_request(
             "continue_final_message needs add_generation_prompt=false", "continue_final_message"
@@ -93,20 +96,27 @@ def render(
     variables: dict[str, Any] = dict(layout.variables)
     if layout.continue_last:
         variables["continue_final_message"] = True
+    shows_thoughts = THOUGHTS in template
     if OPENING in template and not any(tool.is_custom for tool in tools):
         return tokenizer.render_chat(
-            [_for_template(turn) for turn in turns],
+            [_for_template(turn, shows_thoughts) for turn in turns],
             layout.open_answer,
             [tool.described() for tool in tools],
             **variables,
         )
-    plain = _with_instructions([_plain(turn) for turn in turns], tools)
+    plain = _with_instructions([_plain(turn, shows_thoughts) for turn in turns], tools)
     return tokenizer.render_chat(plain, layout.open_answer, **variables)
 
 
-def _for_template(turn: Turn) -> dict[str, Any]:
+def _thoughts(turn: Turn, shown: bool) -> dict[str, str]:
+    """For a template that reads thoughts of earlier turns: it decides which are still told."""
+    return {THOUGHTS: turn.thoughts} if shown and turn.thoughts else {}
+
+
+def _for_template(turn: Turn, shows_thoughts: bool) -> dict[str, Any]:
     """The form that templates with tools read: arguments as values, calls beside the content."""
     message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    message |= _thoughts(turn, shows_thoughts)
     if turn.name:
         message["name"] = turn.name
     if turn.calls:
@@ -123,7 +133,7 @@ def _for_template(turn: Turn) -> dict[str, Any]:
     return message
 
 
-def _plain(turn: Turn) -> dict[str, str]:
+def _plain(turn: Turn, shows_thoughts: bool) -> dict[str, str]:
     """The form for templates that know roles and content only."""
     if turn.role == "tool":
         return {
@@ -132,7 +142,7 @@ def _plain(turn: Turn) -> dict[str, str]:
         }
     parts = [turn.content] if turn.content else []
     parts += [written_call(c.name, c.arguments, custom=c.custom) for c in turn.calls]
-    return {"role": turn.role, "content": "\n".join(parts)}
+    return {"role": turn.role, "content": "\n".join(parts), **_thoughts(turn, shows_thoughts)}
 
 
 def _with_instructions(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from radixgen.serve.errors import bad_request
 from radixgen.serve.settings import MAX_SALT_CHARS, ServeConfig
-from radixgen.types import Choice, SamplingParams
+from radixgen.types import CacheHint, Choice, SamplingParams
 
 Rid = Annotated[str, Field(min_length=1, max_length=200)]
 Salt = Annotated[str, Field(max_length=MAX_SALT_CHARS)]
@@ -68,6 +68,19 @@ class SamplingFields(Closed):
         return bool(self.include_stop_str_in_output or self.no_stop_trim)
 
 
+class HintFields(Closed):
+    """What the caller knows of the future of a request's cached tokens."""
+
+    program: str = Field("", max_length=MAX_SALT_CHARS, description="groups a program's requests")
+    last_use: bool = Field(False, description="nothing will continue this text")
+    forks: int = Field(0, description="how many requests will soon share it")
+    tool_seconds: float = Field(0.0, description="expected pause before it goes on")
+
+    def as_hint(self) -> CacheHint:
+        """Raises InvalidRequest for values out of range."""
+        return CacheHint(self.program, self.last_use, self.forks, self.tool_seconds)
+
+
 class RoutingFields(Closed):
     """How a request is treated; none of it changes what comes out."""
 
@@ -75,6 +88,7 @@ class RoutingFields(Closed):
     cache_salt: Salt | None = Field(None, description="prefixes are shared within one salt only")
     rid: Rid | None = Field(None, description="the request's name for /abort_request")
     request_id: Rid | None = None
+    hint: HintFields | None = Field(None, description="of what will become of the cached tokens")
 
 
 class ConstraintFields(Closed):

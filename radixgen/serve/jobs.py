@@ -15,7 +15,15 @@ from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.options import GenerateOptions, Prompt
 from radixgen.serve.metrics import Metrics
 from radixgen.serve.supervisor import Supervisor
-from radixgen.types import GenerateResult, GrammarSpec, Piece, SamplingParams, ScoreResult
+from radixgen.types import (
+    CacheHint,
+    GenerateResult,
+    GrammarSpec,
+    Piece,
+    SamplingParams,
+    ScoreResult,
+    Thinking,
+)
 
 T = TypeVar("T")
 
@@ -31,6 +39,8 @@ class Job:
     priority: int = 0
     namespace: str = ""
     lora: str = ""
+    thinking: Thinking | None = None
+    hint: CacheHint | None = None
 
     def rid_of(self, number: int) -> str:
         """What the runtime knows the prompt by."""
@@ -42,6 +52,8 @@ class Job:
             "priority": self.priority,
             "namespace": self.namespace,
             "lora": self.lora,
+            "thinking": self.thinking,
+            "hint": self.hint,
             "rid": self.rid_of(number),
         }
 

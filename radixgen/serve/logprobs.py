@@ -1,7 +1,7 @@
 """Log-probabilities in the two shapes of OpenAI's API, in step with the text.
 
-A token that ended the text has no text, and the tokens of a stop string were taken back from it:
-neither is told of. Knows the tokenizer.
+A token that ended the text has no text, the tokens of a stop string were taken back from it, and
+thoughts are told apart: of none of them is told. Knows the tokenizer.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class LogprobFeed:
 
     def push(self, piece: Piece | Choice) -> list[TokenLogprob]:
         """What is certain after a piece."""
-        entries = list(piece.logprobs)
+        entries = list(piece.logprobs[piece.num_thought_tokens :])
         if entries and isinstance(piece.stop_reason, int) and not self.keeps_end:
             entries.pop()
         self._held += entries

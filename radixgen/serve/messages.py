@@ -1,7 +1,8 @@
 """`POST /v1/messages` and `count_tokens`: Anthropic's API, at once or as events."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from radixgen.serve.chat import answer_constraint, call_id
 from radixgen.serve.context import Context, get_context, log_usage, make_job
-from radixgen.serve.conversation import Layout, prompt_ids
+from radixgen.serve.conversation import Layout, Turn, prompt_ids
 from radixgen.serve.errors import ApiError, bad_request
 from radixgen.serve.http import json_answer, named_event
 from radixgen.serve.jobs import Job
@@ -18,10 +19,13 @@ from radixgen.serve.messages_request import (
     MessagesRequest,
     choice_of,
     constraint_of,
+    signature_of,
     tools_of,
     turns_of,
+    wish_of,
 )
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.reasoning import Plan, Show, Split, Wish, is_omitted, plan
 from radixgen.serve.schemas import AnthropicErrorAnswer
 from radixgen.serve.tool_calls import (
     Argument,
@@ -45,7 +49,9 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
     context.check_model(body.model)
     choice_of(body)
     constraint_of(body)
-    ids = await _prompt(context, body)
+    turns = _turns(body)
+    layout = _plan(context, body, turns).layout
+    ids = await prompt_ids(context.client, turns, tools_of(body), layout)
     return json_answer({"input_tokens": len(ids)})
 
 
@@ -56,24 +62,36 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     lora = context.adapter_of(body.model)
     tools, choice, content = tools_of(body), choice_of(body), constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
+    turns = _turns(body)
+    thoughts = _plan(context, body, turns)
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
-        prompt = await _prompt(context, body)
-        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora)
-        answer = _Answer(context, job, body, reader_of(tools, choice))
+        prompt = await prompt_ids(context.client, turns, tools, thoughts.layout)
+        thinking = thoughts.thinking(context.client.tokenizer, prompt)
+        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora, thinking)
+        split = Split(thinking, Show(hidden=thoughts.wish.on is None), content is None)
+        answer = _Answer(context, job, body, reader_of(tools, choice), split)
         if body.stream:
             return await context.stream(request, answer.events(request), _error_event(request))
         results = await context.run(request, job)
     return json_answer(answer.whole(results[0]))
 
 
-async def _prompt(context: Context, body: CountRequest) -> list[int]:
-    """The prompt's ids. A last message of the assistant is continued, as Anthropic's models do."""
+def _turns(body: CountRequest) -> list[Turn]:
     turns = turns_of(body)
     if not turns:
         raise bad_request("messages hold no content", "messages")
+    return turns
+
+
+def _plan(context: Context, body: CountRequest, turns: Sequence[Turn]) -> Plan:
+    """The thoughts and the layout. A last message of the assistant is continued, as Anthropic's
+    models do; and they think when they are asked to, so ours that can be told not to are told."""
     continues = turns[-1].role == "assistant"
     layout = Layout(open_answer=not continues, continue_last=continues)
-    return await prompt_ids(context.client, turns, tools_of(body), layout)
+    wish, thinker = wish_of(body), context.thinker
+    if wish.on is None and thinker.switches:
+        wish = Wish(False)
+    return plan(wish, replace(thinker, by_default=False), layout)
 
 
 def _sampling(body: MessagesRequest) -> SamplingParams:
@@ -114,11 +132,20 @@ def _stop(reason: FinishReason, stop: str | int | None, num_calls: int) -> dict[
 
 
 class _Answer:
-    """A result, or pieces, in Anthropic's shape. `reader`: where the text may hold calls."""
+    """A result, or pieces, in Anthropic's shape. `reader`: where the text may hold calls;
+    `split`: what tells thoughts from the answer."""
 
     def __init__(
-        self, context: Context, job: Job, body: MessagesRequest, reader: Reader | None
+        self,
+        context: Context,
+        job: Job,
+        body: MessagesRequest,
+        reader: Reader | None,
+        split: Split,
     ) -> None:
+        self._split = split
+        self._omits = is_omitted(body.thinking)
+        self._thoughts = ""  # those that were told
         self._context = context
         self._job = job
         self._head = {"id": job.rid, "type": "message", "role": "assistant", "model": body.model}
@@ -132,7 +159,10 @@ class _Answer:
         choice = result.choices[0]
         blocks: list[dict[str, Any]] = []
         written: list[str] = []  # the arguments of each call
-        for item in parsed(choice.text, self._reader) if self._reader else [Said(choice.text)]:
+        thoughts, text = self._split.push(choice)
+        if self._split.tells_apart:
+            blocks.append(self._thought_block(thoughts))
+        for item in parsed(text, self._reader) if self._reader else [Said(text)]:
             if isinstance(item, Said):
                 blocks.append({"type": "text", "text": item.text})
             elif isinstance(item, Called):
@@ -148,6 +178,10 @@ class _Answer:
             **_stop(choice.finish_reason, choice.stop_reason, len(calls)),
             "usage": _usage(result.usage),
         }
+
+    def _thought_block(self, text: str) -> dict[str, Any]:
+        shown = "" if self._omits else text
+        return {"type": "thinking", "thinking": shown, "signature": signature_of(text)}
 
     def _begun(self, call: Called) -> dict[str, Any]:
         name = call_id(self._job.rid, 0, call.index).replace("call_", "toolu_", 1)
@@ -182,9 +216,12 @@ class _Answer:
         )
 
     def _piece(self, piece: Piece) -> Iterator[bytes]:
-        events: list[Event] = [Said(piece.text)] if piece.text else []
+        thoughts, text = self._split.push(piece)
+        if thoughts:
+            yield from self._think(thoughts)
+        events: list[Event] = [Said(text)] if text else []
         if self._parser is not None:
-            events = self._parser.push(piece.text)
+            events = self._parser.push(text)
             if piece.finish_reason is not None:
                 events += self._parser.finish()
         for item in events:
@@ -200,6 +237,13 @@ class _Answer:
             elif isinstance(item, Ended):
                 yield from self._close()
 
+    def _think(self, text: str) -> Iterator[bytes]:
+        if self._open is None:
+            yield from self._block({"type": "thinking", "thinking": "", "signature": ""})
+        self._thoughts += text
+        if not self._omits:
+            yield self._delta({"type": "thinking_delta", "thinking": text})
+
     def _block(self, block: dict[str, Any]) -> Iterator[bytes]:
         yield from self._close()
         self._open = block["type"]
@@ -208,6 +252,9 @@ class _Answer:
         yield named_event("content_block_start", start)
 
     def _close(self) -> Iterator[bytes]:
+        if self._open == "thinking":
+            signature = signature_of(self._thoughts)
+            yield self._delta({"type": "signature_delta", "signature": signature})
         if self._open is not None:
             self._open = None
             stop = {"type": "content_block_stop", "index": self._index}

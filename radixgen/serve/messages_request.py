@@ -1,13 +1,14 @@
 """A request of Anthropic's Messages API as turns, tools and a choice among them."""
 
+import base64
+import hashlib
 from typing import Any, Literal
-
-from pydantic import Field
 
 from radixgen.serve.constraints import Constraint, schema_spec
 from radixgen.serve.conversation import Call, Turn, text_of
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import Closed, RoutingFields
+from radixgen.serve.reasoning import ThinkingOptions, Wish, effort_wish, options_wish
 from radixgen.serve.tools import Tool, ToolChoice, check_tools
 
 
@@ -33,7 +34,7 @@ class CountRequest(Closed):
     system: str | list[dict[str, Any]] | None = None
     tools: list[AnthropicTool] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = Field(None, description="only {type: disabled}")
+    thinking: ThinkingOptions | None = None
     output_config: dict[str, Any] | None = None
 
 
@@ -52,8 +53,6 @@ class MessagesRequest(CountRequest, RoutingFields):
 
 def turns_of(body: CountRequest) -> list[Turn]:
     """Raises ApiError, naming the message, for content that is no text and no call."""
-    if body.thinking is not None and body.thinking.get("type") != "disabled":
-        raise bad_request("this model does not think apart from its answer", "thinking")
     if not body.messages:
         raise bad_request("messages must hold at least one message", "messages")
     turns = [Turn("system", text_of(body.system, "system"))] if body.system else []
@@ -66,7 +65,7 @@ def _turns(message: InputMessage, param: str) -> list[Turn]:
     """A message as one turn, the results of tools in it as turns of their own before it."""
     if isinstance(message.content, str):
         return [Turn(message.role, message.content)]
-    results, texts, calls = [], [], []
+    results, texts, calls, thoughts = [], [], [], ""
     for number, block in enumerate(message.content):
         where, kind = f"{param}[{number}]", block.get("type")
         if kind == "tool_result" and message.role == "user":
@@ -77,11 +76,66 @@ def _turns(message: InputMessage, param: str) -> list[Turn]:
             if not isinstance(name, str) or not isinstance(given, dict):
                 raise bad_request(f"{where} needs a name and an input", where)
             calls.append(Call(str(block.get("id", "")), name, given))
+        elif kind in ("thinking", "redacted_thinking") and message.role == "assistant":
+            thoughts += _thoughts(block, where)
         else:
             texts.append(text_of([block], where))
     if not texts and not calls:
         return list(results)
-    return [*results, Turn(message.role, "".join(texts), tuple(calls))]
+    return [*results, Turn(message.role, "".join(texts), tuple(calls), thoughts=thoughts)]
+
+
+def signature_of(thoughts: str) -> str:
+    """What tells whether a block of thoughts came back as it was answered."""
+    digest = hashlib.blake2b(thoughts.encode("utf-8", "surrogatepass"), digest_size=24).digest()
+    return _SIGNED + base64.urlsafe_b64encode(digest).decode()
+
+
+_SIGNED = "radixgen-1-"
+
+
+def _thoughts(block: dict[str, Any], param: str) -> str:
+    """Of an earlier answer. Without their text, or signed by somebody else, they say nothing here.
+
+    Raises ApiError for a block of ours that was changed.
+    """
+    text, signature = block.get("thinking"), block.get("signature", "")
+    if block["type"] == "redacted_thinking" or text == "":
+        return ""
+    if not isinstance(text, str) or not isinstance(signature, str):
+        raise bad_request(f"{param} needs a text as thinking and as signature", param)
+    if not signature.startswith(_SIGNED):
+        return ""
+    if signature != signature_of(text):
+        message = f"{param} is not as it was answered: send thinking blocks unchanged, or none"
+        raise bad_request(message, f"{param}.signature")
+    return text
+
+
+def wish_of(body: CountRequest) -> Wish:
+    """What is said of thoughts; nothing is none, if the model can do without. Raises ApiError."""
+    effort = (body.output_config or {}).get("effort")
+    given = body.thinking
+    if effort is not None and effort not in _EFFORTS:
+        known = ", ".join(_EFFORTS)
+        raise bad_request(f"output_config.effort is one of {known}", "output_config.effort")
+    if given is not None and given.type == "enabled" and given.budget_tokens is None:
+        message = "thinking.budget_tokens is required: the most tokens to think"
+        raise bad_request(message, "thinking.budget_tokens")
+    most = getattr(body, "max_tokens", None)
+    if given is not None and given.budget_tokens and most and given.budget_tokens >= most:
+        message = "thinking.budget_tokens must be below max_tokens, which counts thoughts as well"
+        raise bad_request(message, "thinking.budget_tokens")
+    wish = options_wish(given)
+    if effort is None or wish.on is False:
+        return wish
+    if given is None:
+        message = "output_config.effort is a budget of thoughts: give thinking {type: adaptive}"
+        raise bad_request(message, "output_config.effort")
+    return wish.also(effort_wish(_EFFORTS[effort], "output_config.effort"))
+
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "max": "xhigh"}
 
 
 def tools_of(body: CountRequest) -> list[Tool]:
@@ -110,7 +164,7 @@ def choice_of(body: CountRequest) -> ToolChoice:
 
 def constraint_of(body: CountRequest) -> Constraint | None:
     """`output_config: {format: {type: json_schema, schema}}`. Raises ApiError for anything else."""
-    given = body.output_config or {}
+    given = {k: v for k, v in (body.output_config or {}).items() if k != "effort"}
     form = given.get("format")
     if form is None and given.keys() <= {"format"}:
         return None

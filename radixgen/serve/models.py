@@ -108,6 +108,7 @@ async def model_info(request: Request) -> Response:
             "max_context": context.client.ready.max_context,
             "eos_token_ids": list(tokenizer.eos_ids),
             "has_chat_template": tokenizer.has_chat_template,
+            "features": ["hint", "thinking"],  # of /generate, beyond SGLang's
         }
     )
 

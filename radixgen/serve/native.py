@@ -20,6 +20,7 @@ from radixgen.serve.context import Context, get_context, log_usage, make_job
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import (
     Closed,
+    HintFields,
     Rid,
     RoutingFields,
     Salt,
@@ -32,6 +33,7 @@ from radixgen.serve.http import DONE, event, json_answer
 from radixgen.serve.jobs import Job
 from radixgen.serve.logprobs import finite
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.reasoning import TaggedThinking
 from radixgen.serve.render import conversation_ids
 from radixgen.serve.schemas import ChatMessage, ChatRequest, TemplateRequest, ToolDefinition
 from radixgen.serve.sglang import SglangSampling
@@ -66,6 +68,8 @@ class GenerateBody(Closed):
     cache_salt: Salt | None = None
     extra_key: Salt | None = None
     lora_path: str | None = Field(None, description="the name of an adapter of the runtime")
+    thinking: TaggedThinking | None = Field(None, description="free text before the answer")
+    hint: HintFields | None = Field(None, description="of what will become of the cached tokens")
 
 
 @router.post("/generate", responses=answers(None, stream=True))
@@ -78,8 +82,12 @@ async def generate(body: GenerateBody, request: Request) -> Response:
     check_mass(body.sampling_params.grammar_mass, body.stream)
     constraint = constraint_of(body.sampling_params.constraint())
     routing = RoutingFields(
-        rid=body.rid, priority=body.priority, cache_salt=body.cache_salt or body.extra_key
+        rid=body.rid,
+        priority=body.priority,
+        cache_salt=body.cache_salt or body.extra_key,
+        hint=body.hint,
     )
+    thinking = body.thinking.as_thinking() if body.thinking else None
     with renamed(constraint, max_tokens="max_new_tokens", lora="lora_path"):
         sampling = to_sampling(
             body.sampling_params.common(),
@@ -87,7 +95,8 @@ async def generate(body: GenerateBody, request: Request) -> Response:
             max_tokens=body.sampling_params.max_new_tokens,
             **_logprobs(body),
         )
-        job = make_job(request, "gen", prompts, sampling, constraint, routing, body.lora_path or "")
+        lora = body.lora_path or ""
+        job = make_job(request, "gen", prompts, sampling, constraint, routing, lora, thinking)
         answer = _Answer(context, job, body, many=many)
         if body.stream:
             return await context.stream(request, answer.events(request))
@@ -145,6 +154,7 @@ class _Answer:
         meta = self._meta(number, choice.finish_reason, choice.stop_reason, choice.token_ids)
         meta |= _usage(usage, len(choice.token_ids))
         meta |= told_mass(self._body.sampling_params.grammar_mass, choice)
+        meta |= self._thoughts(choice.thoughts, choice.num_thought_tokens)
         if self._body.return_logprob:
             meta |= self._tables("output", choice.logprobs)
             start = self._body.logprob_start_len
@@ -164,6 +174,12 @@ class _Answer:
             "id": self._job.rid_of(number),
             "finish_reason": _finish(reason, stop, len(token_ids)),
         }
+
+    def _thoughts(self, text: str, num_tokens: int) -> dict[str, Any]:
+        """Without their tags, which `output_ids` begin with."""
+        if self._body.thinking is None:
+            return {}
+        return {"reasoning_content": text, "reasoning_tokens": num_tokens}
 
     def _kept_stop(self, stop: str | int | None) -> str:
         return stop if self._body.sampling_params.no_stop_trim and isinstance(stop, str) else ""
@@ -225,6 +241,7 @@ class _Answer:
         meta["completion_tokens"] = len(state.token_ids)
         if state.cached_tokens is not None:
             meta["cached_tokens"] = state.cached_tokens
+        meta |= self._thoughts(state.thoughts, state.num_thought_tokens)
         if self._body.return_logprob:
             meta |= self._tables("output", state.logprobs)
         return {"text": state.text, "output_ids": state.token_ids, "meta_info": meta}
@@ -243,6 +260,8 @@ class _Growing:
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.cached_tokens: int | None = None
+        self.thoughts = ""
+        self.num_thought_tokens = 0
 
     def add(self, piece: Piece) -> None:
         if piece.cached_tokens is not None:
@@ -250,6 +269,8 @@ class _Growing:
         self.text += piece.text
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
+        self.thoughts += piece.thoughts
+        self.num_thought_tokens += piece.num_thought_tokens
 
 
 def _finish(

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from radixgen.options import check_length
 from radixgen.serve.chat import answer_constraint
-from radixgen.serve.chat_request import choice_of, layout_of, tools_of, turns_of
+from radixgen.serve.chat_request import choice_of, plan_of, tools_of, turns_of
 from radixgen.serve.constraints import constraint_of
 from radixgen.serve.context import Context, get_context
 from radixgen.serve.conversation import prompt_ids
@@ -44,6 +44,6 @@ async def conversation_ids(context: Context, body: ChatRequest) -> list[int]:
     turns, tools, choice = turns_of(body.messages), tools_of(body.tools), choice_of(body)
     constraint = answer_constraint(tools, choice, constraint_of(body))
     with renamed(constraint, prompt="messages"):
-        ids = await prompt_ids(context.client, turns, tools, layout_of(body))
+        ids = await prompt_ids(context.client, turns, tools, plan_of(body, context.thinker).layout)
         check_length("messages", len(ids), context.client.ready)
     return ids

@@ -14,15 +14,17 @@ from radixgen.serve.errors import ApiError
 from radixgen.serve.http import json_answer, named_event
 from radixgen.serve.jobs import Job
 from radixgen.serve.openapi import answers, renamed
+from radixgen.serve.reasoning import Show, Split, is_omitted, plan
 from radixgen.serve.responses_request import (
     ResponsesRequest,
     choice_of,
     constraint_of,
     tools_of,
     turns_of,
+    wish_of,
 )
 from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Reader, Said, reader_of
-from radixgen.types import FinishReason, SamplingParams, Usage
+from radixgen.types import Choice, FinishReason, Piece, SamplingParams, Usage
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -37,16 +39,19 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     turns, tools, choice = turns_of(body), tools_of(body), choice_of(body)
     content = constraint_of(body)
     constraint = answer_constraint(tools, choice, content)
+    thoughts = plan(wish_of(body), context.thinker, Layout())
     with renamed(constraint, prompt="input", max_tokens="max_output_tokens"):
-        prompt = await prompt_ids(context.client, turns, tools, Layout())
-        job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora)
-        writer = _Writer(job, body, reader_of(tools, choice))
+        prompt = await prompt_ids(context.client, turns, tools, thoughts.layout)
+        thinking = thoughts.thinking(context.client.tokenizer, prompt)
+        job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora, thinking)
+        split = Split(thinking, Show(hidden=is_omitted(body.thinking)), content is None)
+        writer = _Writer(job, body, reader_of(tools, choice), split)
         if body.stream:
             events = _events(context, request, job, writer)
             return await context.stream(request, events, writer.error)
         (result,) = await context.run(request, job)
     done = result.choices[0]
-    for _ in writer.push(done.text, done.finish_reason):
+    for _ in writer.push(done):
         pass
     return json_answer(writer.response(done.finish_reason, result.usage))
 
@@ -73,7 +78,7 @@ async def _events(
                 yield writer.event((name, {"response": writer.response(None, None)}))
         if piece.result is None:
             reason = piece.finish_reason or reason
-            for item in writer.push(piece.text, piece.finish_reason):
+            for item in writer.push(piece):
                 yield writer.event(item)
             continue
         log_usage(request, [piece.result.usage])
@@ -82,9 +87,13 @@ async def _events(
 
 
 class _Writer:
-    """The items of a response as its text arrives. `reader`: where the text may hold calls."""
+    """The items of a response as its text arrives. `reader`: where the text may hold calls;
+    `split`: what tells thoughts from the answer."""
 
-    def __init__(self, job: Job, body: ResponsesRequest, reader: Reader | None) -> None:
+    def __init__(
+        self, job: Job, body: ResponsesRequest, reader: Reader | None, split: Split
+    ) -> None:
+        self._split = split
         self._body = body
         self._rid = job.rid
         self._sampling = job.sampling
@@ -114,7 +123,7 @@ class _Writer:
             "output": self._output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
             "store": False,
             "temperature": self._sampling.temperature,
             "text": {"format": (body.text and body.text.format) or {"type": "text"}},
@@ -122,7 +131,7 @@ class _Writer:
             "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
             "top_p": self._sampling.top_p,
             "truncation": "disabled",
-            "usage": usage and _usage(usage),
+            "usage": usage and _usage(usage, self._split.num_tokens),
         }
 
     # ---- the events ----
@@ -138,8 +147,12 @@ class _Writer:
         fields = {"code": error.code, "message": error.message, "param": error.param}
         return self.event(("error", fields))
 
-    def push(self, text: str, reason: FinishReason | None) -> Iterator[Named]:
-        """What a piece of text adds; `reason`: it is the last."""
+    def push(self, piece: Piece | Choice) -> Iterator[Named]:
+        """What a piece of an answer adds."""
+        thoughts, text = self._split.push(piece)
+        reason = piece.finish_reason
+        if thoughts:
+            yield from self._think(thoughts)
         events: list[Event] = [Said(text)] if text else []
         if self._parser is not None:
             events = self._parser.push(text)
@@ -149,6 +162,15 @@ class _Writer:
             yield from self._take(item)
         if reason is not None:
             yield from self._close("incomplete" if reason is FinishReason.LENGTH else "completed")
+
+    def _think(self, text: str) -> Iterator[Named]:
+        if not self._is_open:
+            yield from self._open_part(
+                "rs", {"type": "reasoning", "summary": []}, {"type": "reasoning_text", "text": ""}
+            )
+        self._output[-1]["content"][0]["text"] += text
+        fields = {"content_index": 0, "delta": text}
+        yield "response.reasoning_text.delta", self._here() | fields
 
     def _take(self, item: Event) -> Iterator[Named]:
         if isinstance(item, Said):
@@ -184,10 +206,15 @@ class _Writer:
         yield "response.output_item.added", {"output_index": index, "item": _copy(item)}
 
     def _open_message(self) -> Iterator[Named]:
-        name = f"msg_{self._rid[-24:]}_{len(self._output)}"
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        head = {"id": name, "type": "message", "role": "assistant", "status": "in_progress"}
-        yield from self._open(head | {"content": []})
+        yield from self._open_part("msg", {"type": "message", "role": "assistant"}, part)
+
+    def _open_part(
+        self, prefix: str, kind: dict[str, Any], part: dict[str, Any]
+    ) -> Iterator[Named]:
+        """Begin an item with one part of content."""
+        name = f"{prefix}_{self._rid[-24:]}_{len(self._output)}"
+        yield from self._open({"id": name, **kind, "status": "in_progress", "content": []})
         yield "response.content_part.added", self._here() | {"content_index": 0, "part": dict(part)}
         self._output[-1]["content"].append(part)
 
@@ -209,10 +236,13 @@ class _Writer:
         self._is_open = False
         item = self._output[-1]
         item["status"] = status
-        if item["type"] == "message":
+        if "content" in item:
             part = item["content"][0]
-            fields = {"content_index": 0, "text": part["text"], "logprobs": []}
-            yield "response.output_text.done", self._here() | fields
+            fields = {"content_index": 0, "text": part["text"]}
+            if item["type"] == "message":
+                yield "response.output_text.done", self._here() | fields | {"logprobs": []}
+            else:
+                yield "response.reasoning_text.done", self._here() | fields
             yield "response.content_part.done", self._here() | {"content_index": 0, "part": part}
         else:
             kind, name = self._kind()
@@ -236,11 +266,11 @@ def _status(reason: FinishReason | None) -> str:
     return "cancelled"
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage, reasoning_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

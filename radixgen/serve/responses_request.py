@@ -1,6 +1,7 @@
 """A request of OpenAI's Responses API as turns, tools and a choice among them. Nothing is stored,
 so what speaks of earlier responses is refused."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from radixgen.serve.constraints import Constraint, schema_spec
 from radixgen.serve.conversation import Call, Turn, parsed_arguments, text_of
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import Bookkeeping, Closed, RoutingFields
+from radixgen.serve.reasoning import Effort, ThinkingOptions, Wish, effort_wish, options_wish
 from radixgen.serve.schemas import CustomDefinition
 from radixgen.serve.tools import Tool, ToolChoice, check_tools
 
@@ -26,6 +28,12 @@ class FlatTool(Closed):
 class TextOptions(Closed):
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(Closed):
+    effort: Effort | None = None
+    summary: None = Field(None, description="thoughts are told as they are, none are summarised")
+    generate_summary: None = None
 
 
 class ResponsesRequest(RoutingFields, Bookkeeping):
@@ -46,6 +54,8 @@ class ResponsesRequest(RoutingFields, Bookkeeping):
     background: bool | None = Field(None, description="only false: nothing is stored")
     include: list[str] | None = Field(None, max_length=0)
     previous_response_id: None = Field(None, description="nothing is stored")
+    reasoning: ReasoningOptions | None = None
+    thinking: ThinkingOptions | None = None
 
 
 def turns_of(body: ResponsesRequest) -> list[Turn]:
@@ -63,13 +73,44 @@ def input_turns(given: str | list[dict[str, Any]]) -> list[Turn]:
     if not given:
         raise bad_request("input must hold at least one item", "input")
     turns: list[Turn] = []
+    thoughts = ""
     for number, item in enumerate(given):
+        if item.get("type") == "reasoning":
+            thoughts += _thoughts(item, f"input[{number}]")
+            continue
         turn = _turn(item, f"input[{number}]")
+        if turn.role == "assistant":
+            turn = replace(turn, thoughts=thoughts)
+        thoughts = ""  # those of an answer that never came are nobody's
         if turn.calls and turns and turns[-1].role == "assistant":
             last = turns.pop()  # text and calls of one answer are one turn
-            turn = Turn("assistant", last.content, (*last.calls, *turn.calls))
+            both = last.thoughts + turn.thoughts
+            turn = Turn("assistant", last.content, (*last.calls, *turn.calls), thoughts=both)
         turns.append(turn)
+    if not turns:
+        raise bad_request("input must hold an item beside reasoning", "input")
     return turns
+
+
+def _thoughts(item: dict[str, Any], param: str) -> str:
+    """Of an answer that follows, as this server told them."""
+    parts = item.get("content") or []
+    if not isinstance(parts, list):
+        raise bad_request(f"{param}.content must be a list of parts", f"{param}.content")
+    text = ""
+    for number, part in enumerate(parts):
+        said = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(said, str) or part.get("type") != "reasoning_text":
+            where = f"{param}.content[{number}]"
+            raise bad_request(f"{where} must be of type reasoning_text, with a text", where)
+        text += said
+    return text
+
+
+def wish_of(body: ResponsesRequest) -> Wish:
+    """What is said of thoughts. Raises ApiError for a contradiction."""
+    effort = body.reasoning.effort if body.reasoning else None
+    return effort_wish(effort, "reasoning.effort").also(options_wish(body.thinking))
 
 
 def _turn(item: dict[str, Any], param: str) -> Turn:

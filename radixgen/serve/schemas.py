@@ -12,6 +12,7 @@ from radixgen.serve.fields import (
     SamplingFields,
     StreamOptions,
 )
+from radixgen.serve.reasoning import ReasoningFields
 
 FinishName = Literal["stop", "length", "tool_calls", "abort"]
 
@@ -38,6 +39,8 @@ class ChatMessage(BaseModel):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     function_call: None = None
     audio: None = None
 
@@ -61,7 +64,7 @@ class ToolDefinition(Closed):
     custom: CustomDefinition | None = None
 
 
-class ChatRequest(SamplingFields, ConstraintFields, RoutingFields, Bookkeeping):
+class ChatRequest(SamplingFields, ConstraintFields, RoutingFields, ReasoningFields, Bookkeeping):
     """`POST /v1/chat/completions`"""
 
     model: str
@@ -76,7 +79,6 @@ class ChatRequest(SamplingFields, ConstraintFields, RoutingFields, Bookkeeping):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
-    reasoning_effort: Literal["none"] | None = None
     verbosity: Literal["medium"] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -110,11 +112,16 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class UsageAnswer(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class ErrorDetails(BaseModel):
@@ -185,6 +192,8 @@ class AssistantMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = Field(None, description="what was thought before the answer")
+    reasoning: str | None = Field(None, description="the same, as vLLM names it")
     tool_calls: list[ToolCall] | None = None
 
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from radixgen.errors import ConfigError
+from radixgen.thoughts import PARSERS
 
 MAX_SALT_CHARS = 256
 METRICS_COMPAT = ("vllm", "sglang")
+NO_PARSERS = ("auto", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class ServeConfig:
     open_metrics: bool = False  # /metrics without a key
     metrics_compat: str | None = None  # /metrics under the names of "vllm" or "sglang" as well
     traces_endpoint: str | None = None  # an OTLP collector's URL for traces
+    reasoning_parser: str = "auto"  # whose tags are around thoughts; auto: by the chat template
     key_namespaces: bool = False  # prefixes are shared within one API key only
     max_open: int = 4096  # prompts that run or wait at once; more are answered 429
     max_body_bytes: int = 16 << 20
@@ -35,6 +38,10 @@ class ServeConfig:
         if self.metrics_compat not in (None, *METRICS_COMPAT):
             known = ", ".join(METRICS_COMPAT)
             raise ConfigError(f"metrics_compat={self.metrics_compat!r} is none of {known}")
+        if self.reasoning_parser.replace("_", "-") not in (*NO_PARSERS, *PARSERS):
+            known = ", ".join((*NO_PARSERS, *sorted(PARSERS)))
+            message = f"reasoning_parser={self.reasoning_parser!r} is none of {known}"
+            raise ConfigError(message)
         for name in ("ping_seconds", "request_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
