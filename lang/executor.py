@@ -37,6 +37,7 @@ from radixgen.lang.ir import (
     Text,
     Thoughts,
     gen_of,
+    within,
 )
 from radixgen.lang.place import Place, note
 from radixgen.lang.plan import RolePlan
@@ -346,9 +347,11 @@ class Executor:
 
     async def _ask(self, gen: Gen, told: Told, tool_seconds: float = 0.0) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
-        thoughts, visible = lead_answer(self.conversation, self.stream, gen.thoughts)
+        options = gen.options.over(self.options)
+        wanted = within(gen.thoughts, options.max_tokens) if gen.thoughts else None
+        thoughts, visible = lead_answer(self.conversation, self.stream, wanted)
         push = Listener(self.stream, gen, told, self._remember, thoughts if visible else None)
-        said = replace(gen, options=gen.options.over(self.options), thoughts=thoughts)
+        said = replace(gen, options=options, thoughts=thoughts)
         hint = self._hint(told.place, tool_seconds)
         generations = await self.backend.generate(self.conversation, said, hint, push)
         push.end_thoughts()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 from radixgen.errors import InvalidRequest
-from radixgen.thoughts import THINK, Tags
+from radixgen.thoughts import THINK, Tags, effort_budget
 from radixgen.types import ConstrainedLaw, GrammarSpec, SamplingParams, Thinking
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -238,6 +238,20 @@ class Call(Node):
     before: str
     after: str
     seconds: Callable[[], float] = lambda: 0.0  # that running it will probably take
+
+
+def max_tokens_of(gen: Gen) -> int:
+    """Of the whole output; where nothing is said, thoughts are beside the answer's default."""
+    if gen.options.max_tokens is not None:
+        return gen.options.max_tokens
+    return DEFAULT_MAX_TOKENS + (gen.thoughts.budget if gen.thoughts else 0)
+
+
+def within(thoughts: Thoughts, max_tokens: int | None) -> Thoughts:
+    """An effort is no number: it leaves tokens for the answer."""
+    if thoughts.effort is None:
+        return thoughts
+    return replace(thoughts, budget=effort_budget(thoughts.effort, max_tokens))
 
 
 def gen_of(node: Node) -> Gen | None:

@@ -36,7 +36,7 @@ PARSERS: dict[str, Tags] = _OTHERS | dict.fromkeys(
 
 EFFORTS: dict[str, int] = {"minimal": 128, "low": 1024, "medium": 2048, "high": 4096}
 EFFORTS |= {"xhigh": 16384}
-"""`reasoning_effort` as a budget: at most so many tokens of thoughts."""
+"""`reasoning_effort` as a budget: at most so many tokens of thoughts. See `effort_budget`."""
 
 UNLIMITED = 2**31 - 1  # tokens of thoughts: as many as max_tokens and the answer leave
 
@@ -55,10 +55,10 @@ def template_tags(template: str) -> Tags | None:
     return next((tags for tags in (THINK, *_OTHERS.values()) if tags.end in template), None)
 
 
-def after_prompt(thinking: Thinking, prompt: str) -> Thinking:
-    """Thoughts that a prompt's text has begun already need no `begin`."""
-    begun = thinking.begin and prompt.rstrip().endswith(thinking.begin)
-    return Thinking(thinking.budget, "", thinking.end) if begun else thinking
+def effort_budget(effort: str, max_tokens: int | None) -> int:
+    """Tokens of thoughts for an effort: never more than half of the output, which has an answer."""
+    budget = EFFORTS[effort]
+    return budget if max_tokens is None else min(budget, max(max_tokens // 2, 1))
 
 
 def thought_decoder(tokenizer: Tokenizer, thinking: Thinking) -> IncrementalDecoder:

@@ -29,7 +29,7 @@ from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint, check_thoughts
 from radixgen.lang.conversation import Conversation, Encode
-from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, max_tokens_of
 from radixgen.thoughts import THINK, template_tags
 from radixgen.types import CacheHint, GrammarSpec, SamplingParams, shown
 
@@ -397,7 +397,7 @@ def _sampling(gen: Gen) -> dict[str, Any]:
         for name in _SAME
         if getattr(options, name) is not None
     }
-    checked: SamplingParams = options.sampling()
+    checked: SamplingParams = options.sampling(max_tokens=max_tokens_of(gen))
     params["max_new_tokens"] = checked.max_tokens
     if checked.top_k:
         params["top_k"] = checked.top_k

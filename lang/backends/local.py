@@ -14,7 +14,7 @@ from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.constraints import check_constraint, check_thoughts
 from radixgen.lang.conversation import Conversation
-from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts
+from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select, as_texts, max_tokens_of
 from radixgen.options import check_adapter, check_in_vocabulary, check_request_options
 from radixgen.thoughts import THINK, template_tags
 from radixgen.types import CacheHint, Choice, GenerateResult, SamplingParams
@@ -175,10 +175,11 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
 
 def _sampling(gen: Gen) -> SamplingParams:
     """The request's parameters. A dtype's stops join those that were asked for."""
+    more: dict[str, Any] = {"max_tokens": max_tokens_of(gen)}
     if gen.extra_stop:
         stop = (*as_texts(gen.options.stop or ()), *gen.extra_stop)
-        return gen.options.sampling(stop=tuple(dict.fromkeys(stop)))
-    return gen.options.sampling()
+        more["stop"] = tuple(dict.fromkeys(stop))
+    return gen.options.sampling(**more)
 
 
 def _request_options(options: GenOptions) -> Any:

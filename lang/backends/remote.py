@@ -19,7 +19,7 @@ from radixgen.errors import (
 )
 from radixgen.lang.constraints import is_kept
 from radixgen.lang.conversation import Conversation
-from radixgen.lang.ir import DEFAULT_MAX_TOKENS, Gen, GenOptions, Select, as_texts
+from radixgen.lang.ir import Gen, GenOptions, Select, as_texts, max_tokens_of
 from radixgen.threads import LoopThread
 from radixgen.types import shown
 
@@ -87,8 +87,8 @@ def stops(gen: Gen) -> list[str]:
 
 
 def limit(gen: Gen) -> int:
-    """Tokens of the answer, at most."""
-    return DEFAULT_MAX_TOKENS if gen.options.max_tokens is None else gen.options.max_tokens
+    """Tokens of the output, at most."""
+    return max_tokens_of(gen)
 
 
 def messages_of(conversation: Conversation, who: str, *, prefill: bool) -> list[dict[str, str]]:

@@ -60,7 +60,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )
         prompt = await prompt_ids(context.client, turns, tools, plan.layout)
-        thinking = plan.thinking(context.client.tokenizer, prompt)
+        thinking = plan.thinking(context.client.tokenizer, prompt, sampling.max_tokens)
         job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora, thinking)
         make_split = partial(Split, thinking, show, content is None)
         answer = _Answer(context, job, body, reader_of(tools, choice), make_split)

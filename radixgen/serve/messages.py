@@ -66,7 +66,7 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     thoughts = _plan(context, body, turns)
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await prompt_ids(context.client, turns, tools, thoughts.layout)
-        thinking = thoughts.thinking(context.client.tokenizer, prompt)
+        thinking = thoughts.thinking(context.client.tokenizer, prompt, body.max_tokens)
         job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora, thinking)
         split = Split(thinking, Show(hidden=thoughts.wish.on is None), content is None)
         answer = _Answer(context, job, body, reader_of(tools, choice), split)

@@ -22,14 +22,26 @@ from pydantic import Field
 from radixgen.serve.conversation import Layout
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import Closed
-from radixgen.thoughts import EFFORTS, UNLIMITED, Tags, Trimmed, parser_tags, template_tags
+from radixgen.thoughts import (
+    EFFORTS,
+    UNLIMITED,
+    Tags,
+    Trimmed,
+    effort_budget,
+    parser_tags,
+    template_tags,
+)
 from radixgen.tokenizer import Tokenizer
 from radixgen.types import Choice, Piece, Thinking
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 _SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
 _TAIL = 32  # tokens at the end of a prompt, where thoughts may have begun
-_EFFORT_NOTE = "as a budget of tokens: " + ", ".join(f"{k} {v}" for k, v in EFFORTS.items())
+_EFFORT_NOTE = (
+    "as a budget of tokens: "
+    + ", ".join(f"{k} {v}" for k, v in EFFORTS.items())
+    + ", and at most half of max_tokens"
+)
 Budget = Annotated[
     int, Field(ge=0, le=UNLIMITED, description="tokens of thoughts, at most; 0: none")
 ]
@@ -102,19 +114,30 @@ def thinker_of(parser: str, template: str) -> Thinker:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request says: `on` and `budget` None where it does not. `param`: what said it."""
+    """What a request says: None where it does not. `param`: what said it."""
 
     on: bool | None = None
     budget: int | None = None
     tags: Tags | None = None
     param: str = "thinking"
+    effort: str | None = None  # instead of a budget
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None or self.effort is not None
+
+    def most(self, max_tokens: int | None) -> int:
+        """Tokens of thoughts in an output of so many."""
+        if self.effort is not None:
+            return effort_budget(self.effort, max_tokens)
+        return UNLIMITED if self.budget is None else self.budget
 
     def also(self, other: "Wish") -> "Wish":
         """Both. Raises ApiError where they contradict each other, or there are two budgets."""
         if None not in (self.on, other.on) and self.on != other.on:
             message = f"{self.param} and {other.param} contradict each other; give one"
             raise bad_request(message, other.param)
-        if None not in (self.budget, other.budget):
+        if self.is_bounded and other.is_bounded:
             message = f"{self.param} and {other.param} are both budgets of thoughts; give one"
             raise bad_request(message, other.param)
         return Wish(
@@ -122,15 +145,16 @@ class Wish:
             other.budget if self.budget is None else self.budget,
             self.tags or other.tags,
             other.param if self.on is None else self.param,
+            self.effort or other.effort,
         )
 
 
 def effort_wish(effort: str | None, param: str) -> Wish:
     if effort is None:
         return Wish()
-    return (
-        Wish(False, param=param) if effort == "none" else Wish(True, EFFORTS[effort], None, param)
-    )
+    if effort == "none":
+        return Wish(False, param=param)
+    return Wish(True, param=param, effort=effort)
 
 
 def budget_wish(budget: int | None, param: str) -> Wish:
@@ -185,9 +209,14 @@ class Plan:
     tags: Tags | None
     layout: Layout
 
-    def thinking(self, tokenizer: Tokenizer, prompt: list[int]) -> Thinking | None:
-        """As the runtime takes it. A prompt in which the template ended the thoughts has none, and
-        one in which it began them has some. Raises ApiError for what cannot be so."""
+    def thinking(
+        self, tokenizer: Tokenizer, prompt: list[int], max_tokens: int | None
+    ) -> Thinking | None:
+        """As the runtime takes it, for an output of so many tokens.
+
+        A prompt in which the template ended the thoughts has none, and one in which it began them
+        has some. Raises ApiError for what cannot be so.
+        """
         tail = tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False).rstrip()
         own = self.thinker.tags
         if self.tags is None:
@@ -203,8 +232,7 @@ class Plan:
                 raise bad_request(message, self.wish.param)
             return None
         begin = "" if self.tags.begin and tail.endswith(self.tags.begin) else self.tags.begin
-        budget = UNLIMITED if self.wish.budget is None else self.wish.budget
-        return Thinking(budget, begin, self.tags.end)
+        return Thinking(self.wish.most(max_tokens), begin, self.tags.end)
 
 
 def plan(wish: Wish, thinker: Thinker, layout: Layout) -> Plan:

@@ -42,7 +42,8 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     thoughts = plan(wish_of(body), context.thinker, Layout())
     with renamed(constraint, prompt="input", max_tokens="max_output_tokens"):
         prompt = await prompt_ids(context.client, turns, tools, thoughts.layout)
-        thinking = thoughts.thinking(context.client.tokenizer, prompt)
+        tokenizer, most = context.client.tokenizer, body.max_output_tokens
+        thinking = thoughts.thinking(tokenizer, prompt, most)
         job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora, thinking)
         split = Split(thinking, Show(hidden=is_omitted(body.thinking)), content is None)
         writer = _Writer(job, body, reader_of(tools, choice), split)

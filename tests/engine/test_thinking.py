@@ -60,6 +60,17 @@ def test_thoughts_end_within_their_budget_and_the_constraint_follows(
         assert text[end:].isdigit()
 
 
+def test_thoughts_survive_preemption(model: Path) -> None:
+    """With pages for few of the choices at once, they are the same."""
+    found = []
+    for num_pages in (200, 14):
+        settings = from_settings(model=str(model), num_pages=num_pages, threads=1, check=True)
+        engine = build_engine(settings).engine
+        found.append(run(engine, Thinking(40, "<t>", "</t>"), DIGITS, n=6))
+        assert (engine.stats()["preemptions"] > 0) == (num_pages == 14)
+    assert found[0] == found[1]
+
+
 def test_without_a_constraint_the_answer_is_free(engine: Engine) -> None:
     (ids,) = run(engine, Thinking(10, end="#"), None, ignore_eos=True).values()
     assert len(ids) == 60

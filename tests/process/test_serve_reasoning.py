@@ -30,7 +30,11 @@ TEMPLATE = (
 ASK: list[Any] = [{"role": "user", "content": "How are you?"}]
 BUDGET = 40
 SHORT: dict[str, Any] = {"ignore_eos": True, "thinking_token_budget": BUDGET}
-OK: dict[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+OK: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+}
 OK |= {"additionalProperties": False}
 TOOL = {"name": "add", "parameters": OK}
 

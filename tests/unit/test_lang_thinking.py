@@ -33,7 +33,7 @@ def forgetful(messages: Messages, generation: bool) -> str:
 
 def opening(messages: Messages, generation: bool) -> str:
     """As `forgetful`; and where an answer is asked for, the thoughts have begun."""
-    return f"{forgetful(messages, generation)}{'<think>' + chr(10) if generation else ''}"
+    return forgetful(messages, generation) + "<think>\n" * generation
 
 
 @pytest.fixture

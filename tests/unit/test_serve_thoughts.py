@@ -27,6 +27,7 @@ from radixgen.types import Choice, FinishReason, Piece, Thinking
 QWEN = "{{ enable_thinking }} <think></think>"
 DEEPSEEK = "{{ thinking }} <think></think>"
 ALWAYS = "<think></think>"
+MAX_TOKENS = 6000
 PLAIN = "{{ content }}"
 
 
@@ -47,7 +48,8 @@ def planned(
     body = ReasoningFields.model_validate(said)
     found = plan(chat_wish(body, layout.variables, thinker), thinker, layout)
     tokenizer: Any = Bytes()
-    return found.thinking(tokenizer, list(prompt.encode())), dict(found.layout.variables)
+    thinking = found.thinking(tokenizer, list(prompt.encode()), MAX_TOKENS)
+    return thinking, dict(found.layout.variables)
 
 
 def test_models_that_think_do_so_unless_told_otherwise() -> None:
@@ -70,6 +72,7 @@ def test_models_that_think_do_so_unless_told_otherwise() -> None:
     ("said", "budget"),
     [
         ({"reasoning_effort": "low"}, 1024),
+        ({"reasoning_effort": "high"}, MAX_TOKENS // 2),
         ({"thinking": {"budget_tokens": 77}}, 77),
         ({"thinking_token_budget": 78}, 78),
         ({"thinking_budget": 79, "enable_thinking": True}, 79),
@@ -242,7 +245,7 @@ def test_anthropics_words_for_thinking() -> None:
     assert wish_of(request_of(thinking=enabled)) == Wish(True, 1024)
     assert wish_of(request_of()) == Wish()
     adaptive = request_of(thinking={"type": "adaptive"}, output_config={"effort": "low"})
-    assert wish_of(adaptive).budget == 1024
+    assert wish_of(adaptive).most(None) == 1024
     for fields, param in (
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": enabled | {"budget_tokens": 5000}}, "thinking.budget_tokens"),
