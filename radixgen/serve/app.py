@@ -70,6 +70,7 @@ def create_app(
         description="Structured generation with a radix prefix cache.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect's address would be made of what the client says
     )
     app.state.context = context
     for router in ROUTERS:
@@ -107,7 +108,7 @@ def _methods_of(request: Request) -> list[str]:
     for route in ROUTES:
         if route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
-    return sorted(methods)
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

@@ -136,7 +136,7 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
 
     `fields`: the names that the schema has at its top, to name the nearest of an unknown one.
     """
-    fault = faults[0]
+    fault = _telling(faults)
     path = [part for part in fault["loc"] if part not in ("body", "query", "path")]
     if fault["type"] == "json_invalid":
         where = f" (at character {path[0]})" if path else ""
@@ -152,7 +152,45 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
         return bad_request(hint, param, "unknown_parameter")
     if fault["type"] == "missing":
         return bad_request(f"{param} is required", param, "missing_required_parameter")
+    place = next((i for i, part in enumerate(fault["loc"]) if _form(part)), 0)
+    if place and len(forms := _forms(faults, fault["loc"][:place])) > 1:
+        param = _dotted([part for part in fault["loc"][:place] if part != "body"])
+        message = f"{param} must be {', '.join(forms[:-1])} or {forms[-1]}"
+        return bad_request(message, param, "invalid_type")
     return bad_request(f"{param}: {fault['msg'][:MAX_SHOWN]}", param, "invalid_type")
+
+
+def _telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The fault that says most: that of a wrong `type`, if there is one, since the others come of
+    it; else the first."""
+    wrong = (f for f in faults if f["loc"][-1] == "type" and f["type"] == "literal_error")
+    return next(wrong, faults[0])
+
+
+def _forms(faults: Sequence[Mapping[str, Any]], place: Sequence[Any]) -> list[str]:
+    """The forms that the value at a place may have, where it has none of them."""
+    depth = len(place)
+    parts = (f["loc"][depth] for f in faults if f["loc"][:depth] == place and f["loc"][depth:])
+    return list(dict.fromkeys(filter(None, map(_form, parts))))
+
+
+_FORMS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list[str]": "a list of texts",
+    "list[int]": "a list of whole numbers",
+    "list[list[int]]": "a list of lists of whole numbers",
+}
+
+
+def _form(part: Any) -> str:
+    """A part of a fault's place in words, where it is pydantic's name of a branch of a union."""
+    if not isinstance(part, str):
+        return ""
+    form = {"list[": "a list", "dict[": "an object"}.get(part[:5], "")
+    return _FORMS.get(part, form)
 
 
 _BRANCHES = frozenset(

@@ -62,8 +62,10 @@ class Gate:
             except ApiError as error:
                 await _refuse(scope, answer.send, error, request_id)
                 return
+            # A HEAD is answered as a GET is; what writes to the connection leaves the body out.
+            asked = scope | {"method": "GET"} if scope["method"] == "HEAD" else scope
             try:
-                await self._app(scope, _limited(receive, self._config.max_body_bytes), answer.send)
+                await self._app(asked, _limited(receive, self._config.max_body_bytes), answer.send)
             except Exception:
                 if answer.status != 500:
                     raise

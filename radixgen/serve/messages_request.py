@@ -36,6 +36,10 @@ class CountRequest(Closed):
     tool_choice: dict[str, Any] | None = None
     thinking: ThinkingOptions | None = None
     output_config: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = Field(
+        None, description="taken and not used: every prefix is cached"
+    )
+    speed: Literal["standard"] | None = None
 
 
 class MessagesRequest(CountRequest, RoutingFields):

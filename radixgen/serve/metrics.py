@@ -24,6 +24,7 @@ _TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 _GAUGES = frozenset(
     {
         "running_sequences",
+        "up",
         "waiting_requests",
         "open_requests",
         "total_pages",

@@ -49,7 +49,7 @@ class Supervisor:
         self.draining = False
         self.num_open = 0  # prompts that run or wait
         self.num_restarts = 0
-        self.stats: dict[str, float] = {}  # of the last heartbeat
+        self.stats: dict[str, float] = {"up": 0}  # of the last heartbeat; of no runtime, only this
 
     async def start(self) -> None:
         """The first runtime. Raises what kept it from starting."""
@@ -170,11 +170,11 @@ class Supervisor:
                 await self._restart()
                 continue
             try:
-                self.stats = await client.stats() | {"page_size": client.ready.page_size}
+                self.stats = await client.stats() | {"page_size": client.ready.page_size, "up": 1}
                 self._heard = time.monotonic()
             except RuntimeUnavailable as error:
                 logger.error("the runtime is lost: %s", error)
-                self._client = None
+                self._client, self.stats = None, {"up": 0}
                 with contextlib.suppress(RadixgenError):
                     await self._launcher.stop(client, drain=False, timeout=1.0)
                 await self._restart()

@@ -44,6 +44,14 @@ def test_an_answer_and_what_it_cost(client: anthropic.Anthropic) -> None:
     total = first.usage.input_tokens + first.usage.cache_read_input_tokens
     assert again.usage.input_tokens + again.usage.cache_read_input_tokens == total
     assert again.usage.cache_read_input_tokens > 0
+    marked = create(
+        client,
+        system="Be kind.",
+        cache_control={"type": "ephemeral"},
+        speed="standard",
+        extra_body=GREEDY,
+    )
+    assert marked.content[0].text == first.content[0].text
     counted = client.messages.count_tokens(model="tiny", messages=ASK, system="Be kind.")
     assert counted.input_tokens == total
 

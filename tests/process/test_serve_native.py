@@ -170,6 +170,7 @@ def test_a_flush_forgets(http: httpx2.Client) -> None:
 def test_what_the_server_says_of_itself(http: httpx2.Client) -> None:
     for path in ("/health", "/ping", "/ready", "/health_generate"):
         assert http.get(path).status_code == 200
+        assert http.head(path).status_code == 200
     for path in ("/get_model_info", "/model_info"):
         assert http.get(path).json()["model_path"] == "tiny"
     for path in ("/get_server_info", "/server_info"):
@@ -207,7 +208,8 @@ def test_metrics_count(http: httpx2.Client) -> None:
 
     before, after = ask(), ask()
     assert [b - a for a, b in zip(before, after, strict=True)] == [8, 1, 1, 1, 1]
-    wait_until(lambda: value("radixgen:runtime_total_pages") == NUM_PAGES)
+    wait_until(lambda: value("radixgen:runtime_up") == 1)
+    assert value("radixgen:runtime_total_pages") == NUM_PAGES
 
 
 def test_every_kind_of_work_is_counted(http: httpx2.Client) -> None:
@@ -262,6 +264,8 @@ def test_bodies_that_are_none(http: httpx2.Client) -> None:
     assert http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     assert http.get("/v1/completions").status_code == 405
     assert http.options("/generate").headers["allow"] == "POST, PUT"
+    assert http.post("/health").headers["allow"] == "GET, HEAD"
+    assert http.post("/v1/completions/", json={}).status_code == 404  # and no redirect
 
 
 def nested(depth: int) -> dict[str, Any]:
