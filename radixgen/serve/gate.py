@@ -63,7 +63,7 @@ class Gate:
                 await _refuse(scope, answer.send, error, request_id)
                 return
             # A HEAD is answered as a GET is; what writes to the connection leaves the body out.
-            asked = scope | {"method": "GET"} if scope["method"] == "HEAD" else scope
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
             try:
                 await self._app(asked, _limited(receive, self._config.max_body_bytes), answer.send)
             except Exception:
