@@ -10,7 +10,7 @@ tensors; no requests.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,6 @@ class LowRank:
     start: int
     cut: Cut = WHOLE
 
-    def to(self, device: torch.device) -> "LowRank":
-        return replace(self, a=self.a.to(device), b=self.b.to(device))
-
     def add(self, y: Tensor, x: Tensor, tokens: Tensor) -> None:
         """Add to the rows `tokens` (int64) of y [rows, outputs], given x [len(tokens), in].
 
@@ -88,11 +85,6 @@ class Adapter:
 
     name: str
     parts: Mapping[tuple[int, Place], Sequence[LowRank]]
-
-    def to(self, device: torch.device) -> "Adapter":
-        """The same on that device."""
-        there = {at: [part.to(device) for part in parts] for at, parts in self.parts.items()}
-        return Adapter(self.name, there)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,14 +116,10 @@ def adapt(
 
 
 def load_adapters(
-    folders: Mapping[str, str],
-    config: DecoderConfig,
-    device: torch.device | str = "cpu",
-    split: Split | None = None,
+    folders: Mapping[str, str], config: DecoderConfig, split: Split | None = None
 ) -> dict[str, Adapter]:
     """The adapters of a model from PEFT's folders, by name. Errors as `load_adapter`."""
-    found = {name: load_adapter(name, Path(path), config, split) for name, path in folders.items()}
-    return {name: adapter.to(torch.device(device)) for name, adapter in found.items()}
+    return {name: load_adapter(name, Path(path), config, split) for name, path in folders.items()}
 
 
 def load_adapter(

@@ -164,7 +164,9 @@ class Decoder:
             from radixgen.model.triton_forward import TritonForward
             from radixgen.model.triton_weights import launch_weights
 
-            self._tiled = self._tiled or launch_weights(self.weights, self.dtype)
+            self._tiled = self._tiled or launch_weights(
+                self.weights, self.config, list(self.adapters.values()), self.dtype
+            )
             tables = self._cos, self._sin
             self._launched = TritonForward(self, self._tiled, cache, *tables, self.recorder)
         return self._launched

@@ -79,7 +79,7 @@ def load_decoder(
         check_weights_fit(weight_bytes(tensors, dtype), dtype, GpuMemory(placement.device))
     del loaded  # or the parts of joined matrices would stay
     weights = assemble(config, tensors, dtype, choose_forms(model.activations), placement.device)
-    adapters = load_adapters(model.adapters, config, placement.device, split)
+    adapters = load_adapters(model.adapters, config, split)
     peers = None
     if split is not None:
         config, peers = split.own_config, Peers(split)

@@ -56,6 +56,7 @@ def pad_rows(inputs: StepInputs, num_tokens: int) -> StepInputs:
         outputs=None,
         output_attention=padded,
         output_ends=[*inputs.output_ends, *range(len(inputs.token_ids) + 1, num_tokens + 1)],
+        adapters=inputs.adapters,
     )
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from radixgen.batch import PageCopy
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
 from radixgen.kernels.triton.attention_items import Tables, make_items
+from radixgen.kernels.triton.lora import Segments, lora_, make_segments
 from radixgen.kernels.triton.page_copy import addresses_of, copy_pages
 from radixgen.model import triton_ops as ops
-from radixgen.model.adapters import Adapter, adapt
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.forms import Place
 from radixgen.model.kv_cache import KVCache
@@ -52,13 +52,13 @@ class HostStep:
     windows: Sequence[int | None]  # of the layers but the last, each once
     last_apart: bool  # whether the last layer has items of its own
     has_outputs: bool  # whether only some tokens are outputs
-    adapters: Sequence[str]
+    adapts: bool  # whether some tokens are an adapter's
 
     @property
     def shape(self) -> tuple[object, ...]:
         """Steps of one shape are the same launches on the same places."""
         sizes = tuple(array.shape for array in self.arrays)
-        return sizes, self.last_apart, self.has_outputs, tuple(self.adapters)
+        return sizes, self.last_apart, self.has_outputs, self.adapts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,8 @@ class DeviceStep:
     work: dict[int | None, DeviceItems]  # by a layer's window
     outputs: Tensor | None  # int64 [outputs]; None: every token
     last_work: DeviceItems
-    adapters: Sequence[tuple[str, Tensor, Tensor]]  # name, its tokens, its outputs
+    lora: Segments | None  # the tokens of adapters
+    last_lora: Segments | None  # their outputs
 
 
 class TritonForward:
@@ -93,6 +94,7 @@ class TritonForward:
         self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
         self._page_size = cache.layout.page_size
         self._staging, self._copies = Staging(cache.device), Staging(cache.device)
+        self._adapters = {name: index for index, name in enumerate(decoder.adapters)}
         self._pages = (*cache.k_pages, *cache.v_pages)
         self._addresses = addresses_of(self._pages)
         self.recordings = None if recorder is None else Recordings(recorder)
@@ -151,10 +153,27 @@ class TritonForward:
             arrays += self._items(inputs.output_attention, last, padded)
         if inputs.outputs is not None:
             arrays.append(inputs.outputs.numpy())
+        if inputs.adapters:
+            arrays += self._segments(inputs, len(inputs.token_ids), padded, outputs=False)
+            if inputs.outputs is not None:
+                arrays += self._segments(inputs, len(inputs.outputs), padded, outputs=True)
+        some, adapts = inputs.outputs is not None, bool(inputs.adapters)
+        return HostStep(arrays, windows, apart, some, adapts)
+
+    def _segments(
+        self, inputs: StepInputs, rows: int, padded: bool, outputs: bool
+    ) -> list[Numbers]:
+        """Runs of rows of each adapter, of all tokens or of the outputs."""
+        chosen = np.full(rows, -1, np.int32)
         for each in inputs.adapters:
-            arrays += (each.tokens.numpy(), each.outputs.numpy())
-        names = [each.name for each in inputs.adapters]
-        return HostStep(arrays, windows, apart, inputs.outputs is not None, names)
+            at = each.outputs if outputs else each.tokens
+            chosen[at.numpy()] = self._adapters[each.name]
+        numbers = chosen.tolist()
+        segments, places = make_segments(numbers)
+        if padded:
+            segments, _ = make_segments(numbers, size_for(len(segments)))
+            places = np.concatenate([places, np.zeros(rows - len(places), np.int32)])
+        return [segments, places]
 
     def _items(self, meta: AttentionMetadata, window: int | None, padded: bool) -> list[Numbers]:
         tables = Tables(
@@ -180,8 +199,13 @@ class TritonForward:
         work = {window: items() for window in host.windows}
         last_work = items() if host.last_apart else work[self._windows[-1]]
         outputs = next(left) if host.has_outputs else None
-        adapters = [(name, next(left), next(left)) for name in host.adapters]
-        return DeviceStep(token_ids, positions, slots, work, outputs, last_work, adapters)
+        lora = last_lora = None
+        if host.adapts:
+            lora = last_lora = Segments(next(left).view(-1, 3), next(left))
+            if host.has_outputs:
+                last_lora = Segments(next(left).view(-1, 3), next(left))
+        columns = token_ids, positions, slots
+        return DeviceStep(*columns, work, outputs, last_work, lora, last_lora)
 
     # ---- launches ----
 
@@ -192,21 +216,21 @@ class TritonForward:
         residual = ops.embed(w.embedding, step.token_ids, decoder.dtype)
         x = ops.rms_norm(residual, w.layers[0].own.input_norm, eps)
         next_norms = [layer.own.input_norm for layer in w.layers[1:]] + [w.final_norm]
-        chosen = [(decoder.adapters[name], tokens) for name, tokens, _ in step.adapters]
+        lora = step.lora
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
-            queries = self._queries(layer, i, x, step, chosen)
+            queries = self._queries(layer, i, x, step)
             is_last = i == len(w.layers) - 1
             if is_last and step.outputs is not None:  # nothing after it reads the other tokens
                 queries, residual = queries[step.outputs], residual[step.outputs]
-                chosen = [(decoder.adapters[name], rows) for name, _, rows in step.adapters]
+                lora = step.last_lora
             if not len(queries):
                 return residual, None
             work = step.last_work if is_last else step.work[layer.own.window]
             attended = self._attend(layer, i, queries, work)
-            mixed = _map(layer.output, attended, i, "output", chosen)
+            mixed = _map(layer, "output", attended, lora)
             x, residual = ops.add_rms_norm(mixed, residual, layer.own.ffn_norm, eps)
-            gated = ops.silu_mul(_map(layer.gate_up, x, i, "gate_up", chosen))
-            x = _map(layer.down, gated, i, "down", chosen)
+            gated = ops.silu_mul(_map(layer, "gate_up", x, lora))
+            x = _map(layer, "down", gated, lora)
             x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
         return x, self.logits(x) if want_logits else None
 
@@ -214,18 +238,11 @@ class TritonForward:
         """hidden [rows, hidden] -> logits [rows, vocab], float32."""
         return ops.linear(hidden, self._weights.head).float()
 
-    def _queries(
-        self,
-        layer: LaunchLayer,
-        index: int,
-        x: Tensor,
-        step: DeviceStep,
-        chosen: Sequence[tuple[Adapter, Tensor]],
-    ) -> Tensor:
+    def _queries(self, layer: LaunchLayer, index: int, x: Tensor, step: DeviceStep) -> Tensor:
         """Keys and values of x go to their pages; the queries [tokens, num_heads, head_dim]."""
         c = self._decoder.config
         return ops.rope_write(
-            _map(layer.qkv, x, index, "qkv", chosen),
+            _map(layer, "qkv", x, step.lora),
             self._cos,
             self._sin,
             step.positions,
@@ -246,21 +263,14 @@ class TritonForward:
 
 
 def _is_small(inputs: StepInputs) -> bool:
-    """Whether the step may be padded and recorded: few tokens, all outputs, of no adapter."""
-    all_drawn = inputs.outputs is None and not inputs.adapters
-    return all_drawn and 0 < len(inputs.token_ids) <= MAX_RECORDED
+    """Whether the step may be padded and recorded: few tokens, all of them outputs."""
+    return inputs.outputs is None and 0 < len(inputs.token_ids) <= MAX_RECORDED
 
 
-def _map(
-    projection: Parts,
-    x: Tensor,
-    layer: int,
-    place: Place,
-    chosen: Sequence[tuple[Adapter, Tensor]],
-) -> Tensor:
-    """x [rows, in] -> [rows, out], with what adapters add to their rows."""
+def _map(layer: LaunchLayer, place: Place, x: Tensor, work: Segments | None) -> Tensor:
+    """A projection of x [rows, in] -> [rows, out], with what adapters add to their rows."""
+    projection: Parts = getattr(layer, place)
     parts = [ops.linear(x, weight, bias) for weight, bias in projection]
     y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    if chosen:
-        adapt(y, x, layer, place, chosen)
-    return y
+    lora = layer.lora.get(place)
+    return y if work is None or lora is None else lora_(y, x, lora, work)

@@ -3,15 +3,21 @@
 Block types that no kernel reads become floats. Knows forms of weights, no computation.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from radixgen.errors import ModelError
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight, dequantize_rows
+from radixgen.kernels.triton.lora import MAX_RANK, LoraWeights
 from radixgen.kernels.triton.packed import FORMS, TiledWeight, pack_for_gpu
+from radixgen.model.adapters import Adapter, LowRank
+from radixgen.model.config import DecoderConfig
+from radixgen.model.forms import Place
 from radixgen.model.layers import Projection
 
 if TYPE_CHECKING:
@@ -23,9 +29,10 @@ Parts = tuple[tuple[Matrix, Tensor | None], ...]  # weights of one input, each w
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchLayer:
-    """One layer: `own` for norms and window, and its projections."""
+    """One layer: `own` for norms and window, its projections, and what adapters add to them."""
 
     own: "Layer"
+    lora: Mapping[Place, LoraWeights]
     qkv: Parts
     output: Parts
     gate_up: Parts
@@ -42,8 +49,16 @@ class LaunchWeights:
     head: Matrix
 
 
-def launch_weights(weights: "DecoderWeights", dtype: torch.dtype) -> LaunchWeights:
-    """Those of a decoder; floats are taken as they are, and norms say which device is meant."""
+def launch_weights(
+    weights: "DecoderWeights",
+    config: DecoderConfig,
+    adapters: Sequence[Adapter],
+    dtype: torch.dtype,
+) -> LaunchWeights:
+    """Those of a decoder; floats are taken as they are, and norms say which device is meant.
+
+    Raises ModelError for an adapter whose rank no kernel takes.
+    """
     device = weights.final_norm.device
 
     def there(weight: Weight) -> Matrix:
@@ -52,10 +67,11 @@ def launch_weights(weights: "DecoderWeights", dtype: torch.dtype) -> LaunchWeigh
     def parts(projection: Projection) -> Parts:
         return tuple((there(weight), bias) for weight, bias in projection.parts)
 
-    layers = tuple(
-        LaunchLayer(layer, *map(parts, (layer.qkv, layer.output, layer.gate_up, layer.down)))
-        for layer in weights.layers
-    )
+    def layer(index: int, own: "Layer") -> LaunchLayer:
+        projections = map(parts, (own.qkv, own.output, own.gate_up, own.down))
+        return LaunchLayer(own, _lora(config, adapters, index, dtype, device), *projections)
+
+    layers = tuple(layer(index, own) for index, own in enumerate(weights.layers))
     embedding = there(weights.embedding)
     tied = _same(weights.head, weights.embedding)
     head = embedding if tied else there(weights.head)
@@ -68,6 +84,49 @@ def _form(weight: Weight, dtype: torch.dtype, device: torch.device) -> Matrix:
     if weight.kind in FORMS:
         return pack_for_gpu(weight, device)
     return dequantize_rows(weight, None).to(device, dtype)
+
+
+def _lora(
+    config: DecoderConfig,
+    adapters: Sequence[Adapter],
+    layer: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[Place, LoraWeights]:
+    """What adapters add in a layer, by place; a place that all leave alone is not there."""
+    found: dict[Place, LoraWeights] = {}
+    for place, (columns, sizes) in _places(config).items():
+        starts = [sum(sizes[:part]) for part in range(len(sizes))]
+        given: list[list[tuple[Tensor, Tensor, float] | None]] = []
+        for adapter in adapters:
+            added = {each.start: each for each in adapter.parts.get((layer, place), ())}
+            given.append([_low_rank(adapter, added.get(start)) for start in starts])
+        if any(part is not None for parts in given for part in parts):
+            found[place] = LoraWeights.of(given, sizes, columns, dtype, device)
+    return found
+
+
+def _low_rank(adapter: Adapter, part: LowRank | None) -> tuple[Tensor, Tensor, float] | None:
+    if part is None:
+        return None
+    if len(part.a) > MAX_RANK:
+        raise ModelError(
+            f"adapter {adapter.name!r} has rank {len(part.a)}; a GPU takes up to {MAX_RANK}: merge "
+            "it into its model, or run with device='cpu'"
+        )
+    return part.a, part.b, part.scale
+
+
+def _places(config: DecoderConfig) -> dict[Place, tuple[int, list[int]]]:
+    """The inputs of each projection, and the outputs of the matrices side by side in it."""
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    hidden, ffn = config.hidden_size, config.ffn_size
+    return {
+        "qkv": (hidden, [queries, keys, keys]),
+        "output": (queries, [hidden]),
+        "gate_up": (hidden, [ffn, ffn]),
+        "down": (ffn, [hidden]),
+    }
 
 
 def _same(one: Weight, other: Weight) -> bool:

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.batch import ScheduledRow
+from radixgen.errors import ModelError
 from radixgen.kernels.kv_types import unpack_rows
 from radixgen.kernels.triton.attention_items import Items, Tables, make_items
+from radixgen.model.adapters import Adapter, LowRank
 from radixgen.model.attention import StepInputs, build_inputs
 from radixgen.model.decoder import Decoder
 from radixgen.model.kv_cache import KVCache
@@ -125,15 +127,15 @@ class Repeater:
 
 
 def decodes() -> Iterator[list[ScheduledRow]]:
-    """Two prompts, then steps of one, two and three tokens that are all drawn from."""
+    """Two prompts, then steps all tokens of which are drawn from, some of an adapter."""
     yield steps()[0]
     yield [row("a", PROMPT[9:12], 9, [3, 1]), row("b", [7, 8, 9], 2, [4])]
-    for turn in range(3):
-        both = [row("a", [turn], 12 + turn, [3, 1]), row("b", [turn], 5 + turn, [4])]
-        yield both
-    yield [row("a", [9, 4], 15, [3, 1, 6], num_drafts=1), row("b", [3], 8, [4, 0])]
+    for turn in range(4):
+        b = row("b", [turn], 5 + turn, [4, 0])
+        yield [row("a", [turn], 12 + turn, [3, 1], lora="x" if turn % 2 else ""), b]
+    yield [row("a", [9, 4], 16, [3, 1, 6], num_drafts=1), row("b", [3], 9, [4, 0])]
     for turn in range(2):
-        yield [row("b", [turn, 7, 7, 8, 9], 9 + 5 * turn, [4, 0, 11], num_drafts=4)]
+        yield [row("b", [turn, 7, 7, 8, 9], 10 + 5 * turn, [4, 0, 11], num_drafts=4)]
 
 
 def run(decoder: Decoder, cache: KVCache) -> list[Tensor]:
@@ -147,6 +149,9 @@ def run(decoder: Decoder, cache: KVCache) -> list[Tensor]:
 def recording_decoder(recorder: Any) -> Decoder:
     decoder = tiny_decoder(2, num_layers=1, head_dim=32, kernels="triton")
     decoder.recorder = recorder
+    generator = torch.Generator().manual_seed(4)
+    a, b = (torch.randn(shape, generator=generator) * 0.3 for shape in ((3, 48), (64, 3)))
+    decoder.adapters = {"x": Adapter("x", {(0, "qkv"): [LowRank(a, b, 0.5, 128)]})}
     return decoder
 
 
@@ -163,8 +168,8 @@ def test_recorded_steps_are_those_that_are_launched() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
     recordings = recording.launched_over(caches[1]).recordings
     assert recordings is not None
-    assert len(recordings) == recorder.num_recorded == 2  # of two tokens, and of five as six
-    assert recordings.num_repeated == 3
+    # Of two tokens, without and with an adapter, and of five as six.
+    assert len(recordings) == recorder.num_recorded == recordings.num_repeated == 3
 
 
 def doubled(sent: Sequence[Tensor]) -> Outputs:
@@ -208,6 +213,14 @@ def test_warming_up_records_every_size() -> None:
     assert recorder.num_recorded == 3
     for pages in (*cache.k_pages, *cache.v_pages):
         assert bool(pages.isnan().all()), "nothing is written"
+
+
+def test_an_adapter_of_too_high_a_rank_is_refused() -> None:
+    decoder = tiny_decoder(num_layers=1, head_dim=32, kernels="triton")
+    part = LowRank(torch.zeros(300, 48), torch.zeros(48, 300), 1.0, 0)
+    decoder.adapters = {"wide": Adapter("wide", {(0, "down"): [part]})}
+    with pytest.raises(ModelError, match="adapter 'wide' has rank 300; a GPU takes up to 256"):
+        decoder.launched_over(cache_of(decoder))
 
 
 # ---- padding ----
