@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.gpu_rates import Bench
-from benchmarks.gpu_roofline import Work, attention_cost
+from benchmarks.gpu_roofline import PAGE_SIZE, Work, attention_cost, batch_items, batch_tables
 from radixgen.kernels.activation import silu_mul_reference
 from radixgen.kernels.attention import paged_attention_reference
 from radixgen.kernels.block_types import PackedWeight
@@ -23,35 +22,15 @@ from radixgen.kernels.norm import rms_norm_reference
 from radixgen.kernels.rope import rotate_reference
 from radixgen.kernels.triton import activation, linear, norm, packed, page_copy, rope_write, verify
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
-from radixgen.kernels.triton.attention_items import Tables, make_items
 from radixgen.model.config import DecoderConfig
 from radixgen.model.sampler import Draw, Sampler
-from radixgen.model.triton_forward import TILE_ROWS
 from radixgen.model.triton_sampler import TritonChooser
 from radixgen.types import SamplingParams
 
-PAGE_SIZE = 16
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 
 # ---- attention over a batch ----
-
-
-def batch_tables(work: Work) -> Tables:
-    """Page tables of a step: each row's own pages, after those that all share."""
-    length = work.context + work.new
-    pages, common = -(-length // PAGE_SIZE), work.shared // PAGE_SIZE
-    own = pages - common
-    indices = [
-        np.concatenate([np.arange(common), common + row * own + np.arange(own)])
-        for row in range(work.rows)
-    ]
-    return Tables(
-        (np.arange(work.rows + 1) * work.new).astype(np.int32),
-        (np.arange(work.rows + 1) * pages).astype(np.int32),
-        np.concatenate(indices).astype(np.int32),
-        np.full(work.rows, (length - 1) % PAGE_SIZE + 1, np.int32),
-    )
 
 
 class Attention:
@@ -59,7 +38,6 @@ class Attention:
 
     def __init__(self, bench: Bench, config: DecoderConfig, work: Work) -> None:
         self.config, self.tables = config, batch_tables(work)
-        self.group = config.num_heads // config.num_kv_heads
         num_pages = int(self.tables.kv_indices.max()) + 1
         shape = (num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim)
         self.q = _random(bench, work.tokens, config.num_heads, config.head_dim)
@@ -67,8 +45,7 @@ class Attention:
         self.scale = config.head_dim**-0.5
 
     def items(self, share: bool = True) -> DeviceItems:
-        most = max(1, TILE_ROWS // self.group)
-        made = make_items(self.tables, PAGE_SIZE, most, share=share)
+        made, most = batch_items(self.config, self.tables, share)
         return DeviceItems.of(made, most, self.q.device)
 
     def run(self, items: DeviceItems) -> Tensor:

@@ -7,15 +7,18 @@ a bound that well-made kernels get near to, to be held against what is measured.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from benchmarks.harness import Report, table
-from radixgen.kernels.triton import activation, linear, norm, rope_write, sampling
-from radixgen.kernels.triton.attention_items import SPLIT_TOKENS
+from radixgen.kernels.triton import activation, attention, linear, norm, rope_write, sampling
+from radixgen.kernels.triton.attention_items import Items, Tables, make_items
 from radixgen.kernels.triton.cost import DEVICES, Cost, Device, seconds
 from radixgen.model.config import DecoderConfig, RopeConfig
+from radixgen.model.triton_forward import TILE_ROWS
 
 HALF = torch.bfloat16
+PAGE_SIZE = 16
 
 SHAPES: dict[str, DecoderConfig] = {
     "8B": DecoderConfig(
@@ -74,18 +77,34 @@ WORKS = {
 }
 
 
-def attention_cost(config: DecoderConfig, work: Work, dtype: torch.dtype) -> Cost:
-    """Keys and values are read once a row, shared ones once in all; partial results of each split
-    are written and read in float32. A score and its share of the values take 4 operations."""
+def batch_tables(work: Work) -> Tables:
+    """Page tables of a step: each row's own pages, after those that all share."""
     length = work.context + work.new
-    keys = work.rows * (length - work.shared) + work.shared
-    read = keys * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-    heads = work.tokens * config.num_heads
-    partial = heads * -(-length // SPLIT_TOKENS) * (config.head_dim + 2) * 4 * 2
-    queries = 2 * heads * config.head_dim * dtype.itemsize
-    seen = work.context + (work.new + 1) / 2
-    flops = 4 * heads * seen * config.head_dim
-    return Cost(read + partial + queries, flops, on_tensor_cores=True, launches=2)
+    pages, common = -(-length // PAGE_SIZE), work.shared // PAGE_SIZE
+    own = pages - common
+    indices = [
+        np.concatenate([np.arange(common), common + row * own + np.arange(own)])
+        for row in range(work.rows)
+    ]
+    return Tables(
+        (np.arange(work.rows + 1) * work.new).astype(np.int32),
+        (np.arange(work.rows + 1) * pages).astype(np.int32),
+        np.concatenate(indices).astype(np.int32),
+        np.full(work.rows, (length - 1) % PAGE_SIZE + 1, np.int32),
+    )
+
+
+def batch_items(config: DecoderConfig, tables: Tables, share: bool = True) -> tuple[Items, int]:
+    """Items as the model's forward pass makes them, and the most queries that each may have."""
+    most = max(1, TILE_ROWS // (config.num_heads // config.num_kv_heads))
+    return make_items(tables, PAGE_SIZE, most, share=share), most
+
+
+def attention_cost(config: DecoderConfig, work: Work, dtype: torch.dtype) -> Cost:
+    """Of one layer, by the items that the step's page tables are cut into."""
+    items, _ = batch_items(config, batch_tables(work))
+    heads = config.num_heads, config.num_kv_heads, config.head_dim
+    return attention.cost(items, *heads, dtype, dtype)
 
 
 def step_costs(config: DecoderConfig, work: Work, dtype: torch.dtype) -> Mapping[str, Cost]:

@@ -18,7 +18,7 @@ def test_a_roofline_orders_what_is_known() -> None:
     alone, many, shared, prefill = steps.values()
     weights = 8.03e9 * 2 / h100.bytes_per_s  # read once by any step
     assert weights < alone < many < prefill
-    assert shared < many / 2
+    assert shared < 0.6 * many
     for work in WORKS.values():
         assert predict(eight, work, DEVICES["A100"])["step"] > predict(eight, work, h100)["step"]
         assert predict(SHAPES["1B"], work, h100)["step"] < predict(eight, work, h100)["step"] / 2
