@@ -9,7 +9,7 @@ is the same, and the seconds that reading the text took.
 
     weights   dequantised to bfloat16; quantised again to 8 bits; as they lie in the file
     inputs    of products with the file's weights in 8 bits, 16 bits, floats; 8 bits at one place
-    KV pages  in each type, all else exact
+    KV pages  in each type, all else exact; in 4 and 2 bits as kernels/kivi.py has them
 """
 
 import math
@@ -27,6 +27,13 @@ from benchmarks.harness import ROOT, Report, arguments, table
 from radixgen.batch import ScheduledRow
 from radixgen.kernels import library
 from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.kivi import (
+    PAGE_SIZE,
+    KiviForm,
+    dequantize_keys,
+    dequantize_values,
+    quantize_pages,
+)
 from radixgen.kernels.kv_types import PAGE_TYPES
 from radixgen.kernels.linear import Weight, dequantize_rows
 from radixgen.model.assemble import assemble
@@ -54,9 +61,10 @@ class Way:
     weights: str = "file"
     forms: Forms | None = None  # of inputs; None: floats
     kv: torch.dtype = torch.float32
+    kivi: KiviForm | None = None  # of pages; None: all are of type `kv`
 
 
-def ways() -> Iterator[tuple[str, Way]]:
+def ways(quick: bool) -> Iterator[tuple[str, Way]]:
     """Names and forms; the first is the one that the others are compared with."""
     exact = choose_forms("float32")
     yield "float32", Way("float32")
@@ -72,6 +80,11 @@ def ways() -> Iterator[tuple[str, Way]]:
     for dtype in PAGE_TYPES:
         if dtype != torch.float32:
             yield f"KV {str(dtype)[6:]}", Way("file", exact, dtype)
+    for bits in (4, 2):
+        for recent_pages, sink_pages in ((4, 0), (4, 1)) if quick else ((1, 0), (4, 0), (4, 1)):
+            form = KiviForm(bits, recent_pages, sink_pages)
+            name = f"KV {bits} bits, {form.run} recent" + (f", {form.sink} first" * bool(form.sink))
+            yield name, Way("file", exact, kivi=form)
     yield "inputs auto, KV bfloat16", Way("file", AUTO, torch.bfloat16)
 
 
@@ -107,20 +120,35 @@ def converted(weight: Weight, form: str) -> Weight:
     return values.to(torch.bfloat16) if form == "bfloat16" else values
 
 
-def hidden_states(decoder: Decoder, token_ids: list[int], kv: torch.dtype) -> Tensor:
-    """[tokens, hidden] of a text, read in chunks over pages of type `kv`."""
-    num_pages = -(-len(token_ids) // 16)
-    cache = KVCache.allocate(decoder.kv_layout(16, kv), num_pages)
+def hidden_states(decoder: Decoder, token_ids: list[int], way: Way) -> Tensor:
+    """[tokens, hidden] of a text, read in chunks over a way's pages.
+
+    In few bits a chunk is a run, so that its tokens see it in full precision; then it is rounded.
+    """
+    num_pages = -(-len(token_ids) // PAGE_SIZE)
+    cache = KVCache.allocate(decoder.kv_layout(PAGE_SIZE, way.kv), num_pages)
+    step = way.kivi.run if way.kivi else CHUNK
     pages, parts = list(range(num_pages)), []
     plain = ScheduledRow(  # every token of which is an output
         "text", 0, (), 0, pages, False, GREEDY, 0, logprobs_from=0, next_id=0
     )
-    for start in range(0, len(token_ids), CHUNK):
-        chunk = token_ids[start : start + CHUNK]
+    for start in range(0, len(token_ids), step):
+        chunk = token_ids[start : start + step]
         row = replace(plain, token_ids=chunk, start=start)
         inputs = build_inputs([row], cache, decoder.config.vocab_size, decoder.max_context)
         parts.append(decoder.forward(inputs, cache))
+        if way.kivi and len(chunk) == step:
+            round_pages(cache, way.kivi, slice(start // PAGE_SIZE, (start + step) // PAGE_SIZE))
     return torch.cat(parts)
+
+
+def round_pages(cache: KVCache, form: KiviForm, run: slice) -> None:
+    """Leave in full pages of a cache, but for the sinks among them, what their codes mean."""
+    pages = slice(max(run.start, form.sink_pages), run.stop)
+    for k, v in zip(cache.k_pages, cache.v_pages, strict=True):
+        k_codes, v_codes = quantize_pages(k[pages], v[pages], form.bits)
+        k[pages] = dequantize_keys(k_codes, form.bits)
+        v[pages] = dequantize_values(v_codes, form.bits)
 
 
 @dataclass(slots=True)
@@ -169,21 +197,23 @@ def main() -> int:
          "tokens": len(token_ids), "quick": options.quick},
     )  # fmt: skip
     with torch.inference_mode():
-        readings = read_all(models, token_ids, report)
+        readings = read_all(models, token_ids, report, options.quick)
     judge(report, readings)
     return report.finish()
 
 
-def read_all(models: Models, token_ids: list[int], report: Report) -> dict[str, Reading]:
+def read_all(
+    models: Models, token_ids: list[int], report: Report, quick: bool
+) -> dict[str, Reading]:
     """Every way's reading; prints the table."""
     rows: list[list[str]] = []
     readings: dict[str, Reading] = {}
     base: tuple[Decoder, Tensor] | None = None
     reference = Tensor()
-    for name, way in ways():
+    for name, way in ways(quick):
         decoder = models.decoder(way)
         begin = time.perf_counter()
-        hidden = hidden_states(decoder, token_ids, way.kv)
+        hidden = hidden_states(decoder, token_ids, way)
         seconds = time.perf_counter() - begin
         base = base or (decoder, hidden)
         found = readings[name] = compare(decoder, hidden, *base, token_ids)
@@ -219,6 +249,9 @@ def judge(report: Report, readings: dict[str, Reading]) -> None:
     report.at_most("float16 KV: KL", readings["KV float16"].divergence, 1e-5)
     report.at_least("float16 KV: same token %", 100 * readings["KV float16"].agreement, 99.7)
     report.at_most("int8 KV: change %", change("KV int8"), 0.5)
+    report.at_most("4-bit KV: change %", change("KV 4 bits, 128 recent"), 1.0)
+    sinks = change("KV 2 bits, 128 recent, 32 first")
+    report.at_most("2-bit KV, first page kept: change %", sinks, 15.0)
     report.at_most("auto, bfloat16 KV: change %", change("inputs auto, KV bfloat16"), 0.5)
 
 
