@@ -8,7 +8,7 @@ Only codes, scales and zeros are read; keys and values are made of them in regis
 its law are those of kernels/kivi.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ from radixgen.kernels.triton import attention
 from radixgen.kernels.triton.attention import DeviceItems, Partials, _dot, _tanh
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.kivi_items import KiviItems
-from radixgen.kernels.triton.launch import check_device, check_floats, interpreted
+from radixgen.kernels.triton.launch import check_device, check_floats, interpreted, on_amd, to_kind
 
 HEAD_SIZES = (32, 64, 128)
 PAGE = tl.constexpr(kivi.PAGE_SIZE)  # tokens of a page, and channels of a value's group
@@ -185,7 +185,7 @@ def kivi_partials_kernel(
         k_scale = tl.load(k_numbers + numbers_at + dims).to(tl.float32)
         k_zero = tl.load(k_numbers + numbers_at + HEAD_DIM + dims).to(tl.float32)
         keys = _codes(tl.load(k_codes + codes_at), BITS) * k_scale[None, :] + k_zero[None, :]
-        keys = keys.to(queries.dtype)
+        keys = to_kind(keys, queries.dtype)
         scores = _dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
         if SOFTCAP:
             scores = _tanh(scores / softcap) * softcap
@@ -205,9 +205,9 @@ def kivi_partials_kernel(
         v_zero = tl.load(v_numbers + group_at + HEAD_DIM).to(tl.float32)
         values = tl.reshape(_codes(tl.load(v_codes + codes_at), BITS), [PAGE, GROUPS, PAGE])
         values = values * v_scale[:, :, None] + v_zero[:, :, None]
-        values = tl.reshape(values, [PAGE, HEAD_DIM]).to(queries.dtype)
+        values = to_kind(tl.reshape(values, [PAGE, HEAD_DIM]), queries.dtype)
         gathered *= share[:, None]
-        gathered += _dot(weights.to(queries.dtype), values, PRECISION, WIDEN)
+        gathered += _dot(to_kind(weights, queries.dtype), values, PRECISION, WIDEN)
         best = new_best
 
     place = (first_row + row) * num_heads + head
@@ -339,6 +339,7 @@ def _launch_coarse(
         WIDEN=interpreted(),
         num_warps=attention.num_warps(rows),
         num_stages=NUM_STAGES,
+        **(attention.AMD_OPTIONS if on_amd() else {}),
     )
 
 
@@ -354,17 +355,15 @@ def _check_pages(
 
 
 def cost(
-    made: KiviItems, num_heads: int, num_kv_heads: int, head_dim: int, bits: int, dtype: torch.dtype
+    made: KiviItems, num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, bits: int
 ) -> Cost:
-    """Of the quantised pages' partials: each item reads its pages and its queries once, and writes
-    a slot a query. Two products of a multiplication and a sum; what unpacks is not counted."""
-    items = made.work.items[: made.num_coarse].astype(np.int64)
-    num_slots, keys = int(items[:, 1].sum()), items[:, 4] - items[:, 3]
-    num_pages = int(keys.sum()) // kivi.PAGE_SIZE
-    read = 2 * num_pages * num_kv_heads * KiviForm(bits).page_bytes(head_dim)
-    moved = num_slots * num_heads * (head_dim * (dtype.itemsize + 4) + 8)
-    flops = 4 * head_dim * num_heads * int((items[:, 1] * keys).sum())
-    return Cost(read + moved, flops, on_tensor_cores=True)
+    """As attention.py's, but that coarse items read pages in `bits`. Unpacking is not counted."""
+    whole = attention.cost(made.work, num_heads, num_kv_heads, head_dim, dtype, dtype)
+    coarse = made.work.items[: made.num_coarse].astype(np.int64)
+    num_heads_pages = int((coarse[:, 4] - coarse[:, 3]).sum()) // kivi.PAGE_SIZE * num_kv_heads
+    plain_bytes = kivi.PAGE_SIZE * head_dim * dtype.itemsize
+    saved = 2 * num_heads_pages * (plain_bytes - KiviForm(bits).page_bytes(head_dim))
+    return replace(whole, bytes=whole.bytes - saved, launches=whole.launches + 1)
 
 
 def store_cost(

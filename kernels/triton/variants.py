@@ -109,6 +109,7 @@ def _kivi() -> Iterator[Variant]:
                 odd="num_heads",
                 num_warps=attention.num_warps(rows),
                 num_stages=triton_kivi.NUM_STAGES,
+                amd=attention.AMD_OPTIONS,
                 GROUP=4,
                 BITS=bits,
                 HEAD_DIM=head_dim,

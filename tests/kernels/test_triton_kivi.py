@@ -16,6 +16,7 @@ from radixgen.kernels.kivi import (
     kivi_attention_reference,
     quantize_pages,
 )
+from radixgen.kernels.triton.attention import cost as attention_cost
 from radixgen.kernels.triton.attention_items import SPLIT_TOKENS, Tables
 from radixgen.kernels.triton.kivi import (
     DeviceKiviItems,
@@ -167,14 +168,13 @@ def test_costs_count_what_moves() -> None:
     """A page of 64 channels in 2 bits is 768 bytes of keys, and of values; 4096 in bfloat16."""
     stored = store_cost(3, 2, 64, 2, torch.bfloat16)
     assert stored.bytes == 3 * 2 * 2 * (4096 + 768)
-    case = make_case(KiviForm(2))
-    made = case.items(share=False)
-    found = cost(made, 4, 2, 64, 2, torch.bfloat16)
+    made = make_case(KiviForm(2)).items()
     items = made.work.items[: made.num_coarse]
-    pages, slots = int(((items[:, 4] - items[:, 3]) // 32 * 2).sum()), int(items[:, 1].sum())
-    assert found.bytes == pages * 2 * 768 + slots * 4 * (64 * 2 + 64 * 4 + 2 * 4)
-    assert cost(case.items(share=True), 4, 2, 64, 2, torch.bfloat16).bytes < found.bytes
-    assert found.flops == sum(4 * 64 * 4 * rows * (high - low) for _, rows, _, low, high in items)
+    pages = int((items[:, 4] - items[:, 3]).sum()) // PAGE_SIZE
+    found = cost(made, 4, 2, 64, torch.bfloat16, 2)
+    plain = attention_cost(made.work, 4, 2, 64, torch.bfloat16, torch.bfloat16)
+    assert plain.bytes - found.bytes == pages * 2 * 2 * (4096 - 768)
+    assert (found.flops, found.launches) == (plain.flops, 3)
 
 
 def test_what_no_kernel_takes_is_refused() -> None:
