@@ -4,6 +4,8 @@ import base64
 import hashlib
 from typing import Any, Literal
 
+from pydantic import Field
+
 from radixgen.serve.constraints import Constraint, schema_spec
 from radixgen.serve.conversation import Call, Turn, text_of
 from radixgen.serve.errors import bad_request
