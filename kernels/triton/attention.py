@@ -23,7 +23,14 @@ from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.kv_types import row_width
 from radixgen.kernels.triton.attention_items import Items
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import interpreted, on_amd, power_of_two, to_kind
+from radixgen.kernels.triton.launch import (
+    check_device,
+    check_floats,
+    interpreted,
+    on_amd,
+    power_of_two,
+    to_kind,
+)
 
 MIN_TILE = 16  # rows or columns that a tensor core's product needs
 HEAD_SIZES = (32, 64, 80, 96, 128, 192, 256)
@@ -281,6 +288,8 @@ def _check(
     require(page_size in PAGE_SIZES, f"page_size={page_size} is none of {PAGE_SIZES}")
     require(k_pages.dtype == v_pages.dtype, "the pages differ in dtype")
     require(form != "plain" or q.dtype == k_pages.dtype, "q and the pages differ in dtype")
+    check_floats(q=q)
+    check_device(q=q, k_pages=k_pages, v_pages=v_pages)
     require(q.stride()[1:] == (head_dim, 1), "the heads of q must lie one after the other")
     require(k_pages.is_contiguous() and v_pages.is_contiguous(), "pages must be contiguous")
     for name, scales in (("k_scales", k_scales), ("v_scales", v_scales)):

@@ -9,7 +9,10 @@
     scales [tile of outputs][tile of columns][group][output]    two groups of 32 columns
 
 A program reads a tile's codes, makes weights of x's dtype of them in registers and feeds tensor
-cores, as linear.py does: weight @ x.T, columns from left to right whatever the number of rows.
+cores, as linear.py does: weight @ x.T. Columns are added from left to right in slices of SLICE,
+and slices from left to right, whatever the number of rows. Where rows and outputs are too few to
+keep a GPU busy, slices are computed by programs of their own and added by another launch: in the
+same order, so nothing shows which way was taken.
 """
 
 # What a kernel computes with has Triton's types, whatever Python's operators say.
@@ -29,6 +32,9 @@ from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.launch import check_device, check_floats, on_amd, product, to_kind
 
 TILE, GROUP = 64, 32
+SLICE = 1024  # columns
+BUSY = 256  # programs that keep a GPU's memory busy
+SUM_BLOCK = 256  # outputs whose slices a program adds
 AMD_OPTIONS = {"matrix_instr_nonkdim": 16, "num_stages": 2}
 
 
@@ -175,10 +181,13 @@ def linear_packed_kernel(
     OFFSET: tl.constexpr,
     HAS_LOW: tl.constexpr,
     BIASED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SLICE: tl.constexpr,
     BLOCK_OUTPUTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
-    """out [rows, outputs]: a tile of it, held the other way around."""
+    """out [rows, outputs]: a tile of it, held the other way around. SPLIT: of one slice of columns,
+    float32 [slices, rows, outputs]."""
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     output = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     byte = tl.arange(0, 32)
@@ -191,37 +200,62 @@ def linear_packed_kernel(
     scale_at = first * 128 + output % 64
     x_at = x + row.to(tl.int64)[:, None] * x_stride + byte[None, :]
     total = tl.zeros([BLOCK_OUTPUTS, BLOCK_ROWS], tl.float32)
-    for tile in range(column_tiles):
-        left = columns - tile * 64
-        is_low = is_row[:, None] & (byte[None, :] < left)
-        is_high = is_row[:, None] & (byte[None, :] + 32 < left)
-        low_x = tl.load(x_at + tile * 64, mask=is_low, other=0.0)
-        high_x = tl.load(x_at + tile * 64 + 32, mask=is_high, other=0.0)
-        low_at = scale_at + tile * 128
-        low_scale = tl.load(scales + low_at, mask=is_output, other=0.0)
-        high_scale = tl.load(scales + low_at + 64, mask=is_output, other=0.0)
-        low_add = low_scale
-        high_add = high_scale
-        if HAS_LOW:
-            low_add = tl.load(lows + low_at, mask=is_output, other=0.0)
-            high_add = tl.load(lows + low_at + 64, mask=is_output, other=0.0)
-        part = tl.load(code_at + tile * (512 * BITS), mask=is_output[:, None], other=0)
-        if BITS == 4:
-            low_code = (part & 15).to(tl.float32) - OFFSET
-            high_code = (part >> 4).to(tl.float32) - OFFSET
-        else:
-            more = tl.load(code_at + tile * (512 * BITS) + 32, mask=is_output[:, None], other=0)
-            low_code = part.to(tl.float32)
-            high_code = more.to(tl.float32)
-        weights = _weights(low_code, low_scale, low_add, kind, HAS_LOW)
-        total = product(weights, tl.trans(low_x), total)
-        weights = _weights(high_code, high_scale, high_add, kind, HAS_LOW)
-        total = product(weights, tl.trans(high_x), total)
+    first_tile = tl.program_id(2) * (SLICE // 64)
+    last_tile = tl.minimum(first_tile + SLICE // 64, column_tiles) if SPLIT else column_tiles
+    for slice_tile in range(first_tile, last_tile, SLICE // 64):
+        part_total = tl.zeros([BLOCK_OUTPUTS, BLOCK_ROWS], tl.float32)
+        for tile in range(slice_tile, tl.minimum(slice_tile + SLICE // 64, last_tile)):
+            left = columns - tile * 64
+            is_low = is_row[:, None] & (byte[None, :] < left)
+            is_high = is_row[:, None] & (byte[None, :] + 32 < left)
+            low_x = tl.load(x_at + tile * 64, mask=is_low, other=0.0)
+            high_x = tl.load(x_at + tile * 64 + 32, mask=is_high, other=0.0)
+            low_at = scale_at + tile * 128
+            low_scale = tl.load(scales + low_at, mask=is_output, other=0.0)
+            high_scale = tl.load(scales + low_at + 64, mask=is_output, other=0.0)
+            low_add = low_scale
+            high_add = high_scale
+            if HAS_LOW:
+                low_add = tl.load(lows + low_at, mask=is_output, other=0.0)
+                high_add = tl.load(lows + low_at + 64, mask=is_output, other=0.0)
+            part = tl.load(code_at + tile * (512 * BITS), mask=is_output[:, None], other=0)
+            if BITS == 4:
+                low_code = (part & 15).to(tl.float32) - OFFSET
+                high_code = (part >> 4).to(tl.float32) - OFFSET
+            else:
+                more = tl.load(code_at + tile * (512 * BITS) + 32, mask=is_output[:, None], other=0)
+                low_code = part.to(tl.float32)
+                high_code = more.to(tl.float32)
+            weights = _weights(low_code, low_scale, low_add, kind, HAS_LOW)
+            part_total = product(weights, tl.trans(low_x), part_total)
+            weights = _weights(high_code, high_scale, high_add, kind, HAS_LOW)
+            part_total = product(weights, tl.trans(high_x), part_total)
+        total += part_total
     if BIASED:
         total += tl.load(bias + output, mask=is_output, other=0.0).to(tl.float32)[:, None]
-    at = out + row.to(tl.int64)[:, None] * outputs + output[None, :]
+    at = out + (tl.program_id(2) * rows + row).to(tl.int64)[:, None] * outputs + output[None, :]
     result = to_kind(tl.trans(total), out.dtype.element_ty)
     tl.store(at, result, mask=is_row[:, None] & is_output[None, :])
+
+
+@triton.jit
+def add_slices_kernel(
+    parts, bias, out, rows, outputs, num_slices, BIASED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A block of a row of out: parts [slices, rows, outputs] from left to right, and the bias."""
+    row = tl.program_id(0).to(tl.int64)
+    output = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = output < outputs
+    total = tl.zeros([BLOCK], tl.float32)
+    at = parts + row * outputs + output
+    step = rows.to(tl.int64) * outputs
+    for _ in range(num_slices):
+        total += tl.load(at, mask=inside, other=0.0)
+        at += step
+    if BIASED:
+        total += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)
+    kind: tl.constexpr = out.dtype.element_ty
+    tl.store(out + row * outputs + output, to_kind(total, kind), mask=inside)
 
 
 def linear_packed(x: Tensor, weight: TiledWeight, bias: Tensor | None = None) -> Tensor:
@@ -234,32 +268,71 @@ def linear_packed(x: Tensor, weight: TiledWeight, bias: Tensor | None = None) ->
         shaped("bias", bias, outputs)
         check_floats(bias=bias)
     require(x.stride(1) == 1, "the columns of x must lie one after the other")
-    rows, form = len(x), weight.form
+    rows = len(x)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    if out.numel():
-        tile = next((tile for tile in TILES if rows <= tile.rows), TILES[-1])
-        grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs))
-        launch: Any = linear_packed_kernel[grid]
-        launch(
-            x,
-            weight.typed_codes,
-            weight.scales,
-            weight.scales if weight.lows is None else weight.lows,
-            x if bias is None else bias,
-            out,
-            rows,
-            outputs,
-            columns,
-            x.stride(0),
-            BITS=form.bits,
-            OFFSET=form.offset,
-            HAS_LOW=form.has_low,
-            BIASED=bias is not None,
-            BLOCK_OUTPUTS=tile.outputs,
-            BLOCK_ROWS=tile.rows,
-            **tile.options(),
-        )
+    if out.numel() == 0:
+        return out
+    num_slices = triton.cdiv(columns, SLICE)
+    if not _is_split(rows, outputs, num_slices):
+        _launch(x, weight, bias, out, 1)
+        return out
+    parts = torch.empty(num_slices, rows, outputs, dtype=torch.float32, device=x.device)
+    _launch(x, weight, None, parts, num_slices)
+    launch: Any = add_slices_kernel[(rows, triton.cdiv(outputs, SUM_BLOCK))]
+    launch(
+        parts,
+        x if bias is None else bias,
+        out,
+        rows,
+        outputs,
+        num_slices,
+        BIASED=bias is not None,
+        BLOCK=SUM_BLOCK,
+        num_warps=1,
+    )
     return out
+
+
+def _is_split(rows: int, outputs: int, num_slices: int) -> bool:
+    tile = tile_for(rows)
+    programs = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
+    return num_slices > 1 and programs < BUSY and rows <= TILES[1].rows
+
+
+def tile_for(rows: int) -> Tile:
+    """The least tile that holds all rows, or the largest there is."""
+    return next((tile for tile in TILES if rows <= tile.rows), TILES[-1])
+
+
+def _launch(
+    x: Tensor, weight: TiledWeight, bias: Tensor | None, out: Tensor, num_slices: int
+) -> None:
+    """Fill out [rows, outputs], or [slices, rows, outputs] with what each slice adds."""
+    (outputs, columns), rows, form = weight.shape, len(x), weight.form
+    tile = tile_for(rows)
+    grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs), num_slices)
+    launch: Any = linear_packed_kernel[grid]
+    launch(
+        x,
+        weight.typed_codes,
+        weight.scales,
+        weight.scales if weight.lows is None else weight.lows,
+        x if bias is None else bias,
+        out,
+        rows,
+        outputs,
+        columns,
+        x.stride(0),
+        BITS=form.bits,
+        OFFSET=form.offset,
+        HAS_LOW=form.has_low,
+        BIASED=bias is not None,
+        SPLIT=num_slices > 1,
+        SLICE=SLICE,
+        BLOCK_OUTPUTS=tile.outputs,
+        BLOCK_ROWS=tile.rows,
+        **tile.options(),
+    )
 
 
 EMBED_BLOCK = 256  # columns
@@ -326,7 +399,14 @@ def dequantize_rows(weight: TiledWeight, token_ids: Tensor, dtype: torch.dtype) 
 
 
 def cost(rows: int, weight: TiledWeight, dtype: torch.dtype) -> Cost:
-    """Codes and scales are read once, as the rows of x are, and the outputs are written."""
+    """Codes and scales are read once, as the rows of x are, and the outputs are written; what
+    slices add is written and read where programs of their own compute them."""
     outputs, columns = weight.shape
     moved = weight.num_bytes + rows * (columns + outputs) * dtype.itemsize
-    return Cost(moved, 2 * rows * outputs * columns, on_tensor_cores=dtype != torch.float32)
+    num_slices = triton.cdiv(columns, SLICE)
+    is_split = _is_split(rows, outputs, num_slices)
+    if is_split:
+        moved += 2 * num_slices * rows * outputs * 4
+    flops = 2 * rows * outputs * columns
+    in_halves = dtype != torch.float32
+    return Cost(moved, flops, on_tensor_cores=in_halves, launches=2 if is_split else 1)

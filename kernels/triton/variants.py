@@ -241,7 +241,8 @@ def _packed() -> Iterator[Variant]:
                 f"linear_packed product {kind} rows={tile.rows}",
                 packed.linear_packed_kernel,
                 {
-                    "*bf16": "x bias out",
+                    "*bf16": "x bias" if tile.rows == 16 else "x bias out",
+                    "*fp32": "out" if tile.rows == 16 else "",
                     "*u8" if form.bits == 4 else "*i8": "codes",
                     "*fp16": "scales lows",
                     "i32": "rows outputs columns x_stride",
@@ -254,6 +255,8 @@ def _packed() -> Iterator[Variant]:
                 OFFSET=form.offset,
                 HAS_LOW=form.has_low,
                 BIASED=False,
+                SPLIT=tile.rows == 16,
+                SLICE=packed.SLICE,
                 BLOCK_OUTPUTS=tile.outputs,
                 BLOCK_ROWS=tile.rows,
             )
@@ -273,6 +276,15 @@ def _packed() -> Iterator[Variant]:
             HAS_LOW=form.has_low,
             BLOCK=packed.EMBED_BLOCK,
         )
+    yield Variant.of(
+        "linear_packed sum of slices",
+        packed.add_slices_kernel,
+        {"*fp32": "parts", "*bf16": "bias out", "i32": "rows outputs num_slices"},
+        odd="rows num_slices",
+        num_warps=1,
+        BIASED=False,
+        BLOCK=packed.SUM_BLOCK,
+    )
 
 
 def _moves() -> Iterator[Variant]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from radixgen.errors import KernelError
 from radixgen.kernels.linear import PackedWeight, dequantize, linear_reference
 from radixgen.kernels.triton.linear import TILES, linear, tile_for
-from radixgen.kernels.triton.packed import FORMS, dequantize_rows, pack_for_gpu
+from radixgen.kernels.triton.packed import FORMS, SLICE, dequantize_rows, pack_for_gpu
 
 DTYPES = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 1e-2)]
 SIZES = [(1, 64, 64), (5, 37, 33), (17, 100, 96), (70, 130, 160), (0, 8, 8), (3, 5, 0)]
@@ -102,6 +102,20 @@ def test_tiles_of_every_size_compute_the_same(kind: str | None) -> None:
     for rows in (1, 16, 17, 64, 65, 128):
         assert torch.equal(linear(x[:rows], taken), whole[:rows]), rows
     assert {tile_for(rows, torch.bfloat16) for rows in (1, 64, 65, 4096)} == set(TILES)
+
+
+@pytest.mark.parametrize("kind", ["q4_1", "q8_0"])
+def test_slices_are_added_alike_by_programs_of_their_own(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = 2 * SLICE + 96
+    weight, bias = packed(kind, 70, columns), randn(70)
+    x, tiled = randn(20, columns, seed=3), pack_for_gpu(weight)
+    split = linear(x, tiled, bias)
+    monkeypatch.setattr("radixgen.kernels.triton.packed.BUSY", 1)
+    assert torch.equal(linear(x, tiled, bias), split)
+    expected = linear_reference(x, weight, bias)
+    torch.testing.assert_close(split, expected, atol=1e-5 * spread(columns), rtol=1e-5)
 
 
 def test_what_no_kernel_takes_is_refused() -> None:
