@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socket
 import ssl
@@ -172,6 +173,7 @@ POST = b"POST /abort_request HTTP/1.1\r\nhost: x\r\ncontent-type: application/js
         ([POST + b"content-length: -1\r\n\r\n{}"], b"400"),
         ([POST + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{}"], b"400"),
         ([POST + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n{}"], b"400"),
+        ([b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n"], b"400"),
     ],
 )
 def test_bad_http_is_refused_and_the_connection_closed(parts: list[bytes], status: bytes) -> None:
@@ -179,9 +181,33 @@ def test_bad_http_is_refused_and_the_connection_closed(parts: list[bytes], statu
         async with served(Listen(port=0)) as url:
             said = await exchange(url, *parts)
             assert said.startswith(b"HTTP/1.1 " + status), said[:200]
-            assert said.count(b"HTTP/1.1") == 1
+            head, _, body = said.partition(b"\r\n\r\n")
+            assert head.count(b"HTTP/1.1") == 1
+            assert status == b"200" or json.loads(body)["error"]["type"] == "invalid_request_error"
             good = await exchange(url, GET + b"connection: close\r\n\r\n")
             assert good.startswith(b"HTTP/1.1 200")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("wish", [b"h2c", b"websocket"])
+def test_a_wish_for_another_protocol_costs_no_body(wish: bytes) -> None:
+    """As some clients send it with every request over plain TCP."""
+    wishes = (
+        b"connection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\nhttp2-settings: AAMA\r\n" % wish
+    )
+    whole = b'content-length: 15\r\n\r\n{"rid": "gone"}'
+    chunked = b'transfer-encoding: chunked\r\n\r\nf\r\n{"rid": "gone"}\r\n0\r\n\r\n'
+    last = GET + b"connection: close\r\n\r\n"
+
+    async def work() -> None:
+        async with served(Listen(port=0)) as url:
+            for body in (whole, chunked):
+                for cut in (0, len(body), len(body) - 5):
+                    parts = [POST + wishes + body[:cut], body[cut:], GET + wishes + b"\r\n", last]
+                    said = await exchange(url, *parts)
+                    assert said.count(b"HTTP/1.1 200") == 3, said
+                    assert b'{"success":false}' in said
 
     asyncio.run(work())
 
