@@ -153,6 +153,7 @@ def measure_kernels(bench: Bench, plan: Plan, report: Report) -> None:
         "linear of few rows, of the copy rate": few,
         "linear of many rows, of the product rate": many,
         "shared prefix, times plain": kernels.tree_gain(bench, plan.config, plan.tree),
+        "KV of 4 bits, times plain": kernels.few_bits_gain(bench, plan.config, decode),
     }
     report.results["kernels"] = shares
     if not bench.small:

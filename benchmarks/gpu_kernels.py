@@ -12,16 +12,28 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_rates import Bench
-from benchmarks.gpu_roofline import PAGE_SIZE, Work, attention_cost, batch_items, batch_tables
+from benchmarks.gpu_roofline import (
+    PAGE_SIZE,
+    Work,
+    attention_cost,
+    batch_items,
+    batch_tables,
+    most_rows,
+)
+from radixgen.kernels import kivi
 from radixgen.kernels.activation import silu_mul_reference
 from radixgen.kernels.attention import paged_attention_reference
 from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.kivi import KiviForm
+from radixgen.kernels.kv_types import FP8, pack_rows, unpack_rows
 from radixgen.kernels.kv_write import write_kv_reference
 from radixgen.kernels.linear import linear_reference
 from radixgen.kernels.norm import rms_norm_reference
 from radixgen.kernels.rope import rotate_reference
 from radixgen.kernels.triton import activation, linear, norm, packed, page_copy, rope_write, verify
+from radixgen.kernels.triton import kivi as triton_kivi
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
+from radixgen.kernels.triton.kivi_items import make_kivi_items
 from radixgen.model.config import DecoderConfig
 from radixgen.model.sampler import Draw, Sampler
 from radixgen.model.triton_sampler import TritonChooser
@@ -60,6 +72,53 @@ class Attention:
         return paged_attention_reference(*given, *tables, scale=self.scale)
 
 
+class FewBits:
+    """A step's attention of one layer over pages of 2 or 4 bits, the last ones in full precision.
+
+    All pages lie in both, so that whatever is read is there.
+    """
+
+    def __init__(self, bench: Bench, config: DecoderConfig, work: Work, form: KiviForm) -> None:
+        self.config, self.form = config, form
+        self.tables = batch_tables(work, kivi.PAGE_SIZE)
+        num_pages = int(self.tables.kv_indices.max()) + 1
+        shape = (num_pages, config.num_kv_heads, kivi.PAGE_SIZE, config.head_dim)
+        self.q = _random(bench, work.tokens, config.num_heads, config.head_dim)
+        self.plain = _random(bench, *shape), _random(bench, *shape)
+        width = form.page_bytes(config.head_dim)
+        codes = torch.empty(*shape[:2], width, dtype=torch.uint8, device=self.q.device)
+        self.pages = codes, torch.empty_like(codes)
+        every = torch.arange(num_pages, device=self.q.device)
+        triton_kivi.store_pages(*self.plain, *self.pages, every, every, form.bits)
+        made = make_kivi_items(self.tables, self.tables.kv_indices, form, most_rows(config))
+        self.items = triton_kivi.DeviceKiviItems.of(made, most_rows(config), self.q.device)
+        self.scale = config.head_dim**-0.5
+
+    def run(self) -> Tensor:
+        return triton_kivi.kivi_attention(
+            self.q, self.pages, self.plain, self.form, self.items, scale=self.scale
+        )
+
+    def reference(self) -> Tensor:
+        t = self.tables
+        arrays = (t.qo_indptr, t.kv_indptr, t.kv_indices, t.kv_last_page_len)
+        tables = tuple(torch.from_numpy(array) for array in arrays)
+        pages, plain = ((k.cpu(), v.cpu()) for k, v in (self.pages, self.plain))
+        return kivi.kivi_attention_reference(
+            self.q.float().cpu(), pages, plain, self.form, tables, tables[2], scale=self.scale
+        )
+
+    def excess(self) -> float:
+        """By how much of half its scale, at most, a stored key is too far from what it was.
+
+        Its scale is a little wider than its channel's spread, as float16 holds it.
+        """
+        bits, k = self.form.bits, self.plain[0].float().cpu()
+        off = (kivi.dequantize_keys(self.pages[0].cpu(), bits) - k).abs()
+        spread = (k.amax(-2, keepdim=True) - k.amin(-2, keepdim=True)) / (2**bits - 1)
+        return max(0.0, float((off / spread.clamp(min=1e-9)).max() * 2 / 1.01 - 1))
+
+
 def _random(bench: Bench, *shape: int) -> Tensor:
     if bench.device.type == "cpu":
         generator = torch.Generator().manual_seed(math.prod(shape))
@@ -76,6 +135,10 @@ def errors(bench: Bench, config: DecoderConfig) -> dict[str, float]:
         "attention, decode": lambda b, c: _attention(b, c, Work(3, 1, 300)),
         "attention, prefill": lambda b, c: _attention(b, c, Work(1, 20, 270)),
         "attention, shared prefix": lambda b, c: _attention(b, c, Work(4, 1, 280, shared=256)),
+        "attention, KV int8": lambda b, c: _narrow(b, c, torch.int8),
+        "attention, KV float8": lambda b, c: _narrow(b, c, torch.float8_e4m3fn),
+        "attention, KV 4 bits": lambda b, c: _few_bits(b, c, KiviForm(4)),
+        "attention, KV 2 bits": lambda b, c: _few_bits(b, c, KiviForm(2, 2, 1)),
         "norm": _norm,
         "activation": _activation,
         "rotation and KV": _rope_write,
@@ -96,6 +159,22 @@ def _error(found: Tensor, wanted: Tensor) -> float:
 def _attention(bench: Bench, config: DecoderConfig, work: Work) -> float:
     case = Attention(bench, config, work)
     return _error(case.run(case.items()), case.reference())
+
+
+def _narrow(bench: Bench, config: DecoderConfig, dtype: torch.dtype) -> float:
+    case = Attention(bench, config, Work(2, 1, 70))
+    pages = [pack_rows(x, dtype) for x in (case.k_pages, case.v_pages)]
+    ones = torch.ones(config.num_kv_heads, device=case.q.device) if dtype == FP8 else None
+    found = paged_attention(
+        case.q, pages[0], pages[1], case.items(), scale=case.scale, k_scales=ones, v_scales=ones
+    )
+    case.k_pages, case.v_pages = (unpack_rows(x) for x in pages)
+    return _error(found, case.reference())
+
+
+def _few_bits(bench: Bench, config: DecoderConfig, form: KiviForm) -> float:
+    case = FewBits(bench, config, Work(2, 2, 80), form)
+    return max(_error(case.run(), case.reference()), case.excess())
 
 
 def _norm(bench: Bench, config: DecoderConfig) -> float:
@@ -218,6 +297,14 @@ def prefill_share(bench: Bench, config: DecoderConfig, work: Work, rate: float) 
     items = case.items()
     taken = bench.seconds(lambda: case.run(items), in_a_row=3)
     return attention_cost(config, work, bench.dtype).flops / taken / rate
+
+
+def few_bits_gain(bench: Bench, config: DecoderConfig, work: Work) -> float:
+    """How many times sooner a step attends over pages of 4 bits than over plain ones."""
+    plain = Attention(bench, config, work)
+    items = plain.items()
+    wide = bench.seconds(lambda: plain.run(items), in_a_row=3)
+    return wide / bench.seconds(FewBits(bench, config, work, KiviForm(4)).run, in_a_row=3)
 
 
 def tree_gain(bench: Bench, config: DecoderConfig, work: Work) -> float:

@@ -77,10 +77,10 @@ WORKS = {
 }
 
 
-def batch_tables(work: Work) -> Tables:
+def batch_tables(work: Work, page_size: int = PAGE_SIZE) -> Tables:
     """Page tables of a step: each row's own pages, after those that all share."""
     length = work.context + work.new
-    pages, common = -(-length // PAGE_SIZE), work.shared // PAGE_SIZE
+    pages, common = -(-length // page_size), work.shared // page_size
     own = pages - common
     indices = [
         np.concatenate([np.arange(common), common + row * own + np.arange(own)])
@@ -90,14 +90,19 @@ def batch_tables(work: Work) -> Tables:
         (np.arange(work.rows + 1) * work.new).astype(np.int32),
         (np.arange(work.rows + 1) * pages).astype(np.int32),
         np.concatenate(indices).astype(np.int32),
-        np.full(work.rows, (length - 1) % PAGE_SIZE + 1, np.int32),
+        np.full(work.rows, (length - 1) % page_size + 1, np.int32),
     )
 
 
 def batch_items(config: DecoderConfig, tables: Tables, share: bool = True) -> tuple[Items, int]:
     """Items as the model's forward pass makes them, and the most queries that each may have."""
-    most = max(1, TILE_ROWS // (config.num_heads // config.num_kv_heads))
+    most = most_rows(config)
     return make_items(tables, PAGE_SIZE, most, share=share), most
+
+
+def most_rows(config: DecoderConfig) -> int:
+    """Queries of an item."""
+    return max(1, TILE_ROWS // (config.num_heads // config.num_kv_heads))
 
 
 def attention_cost(config: DecoderConfig, work: Work, dtype: torch.dtype) -> Cost:
