@@ -100,12 +100,14 @@ class FewBits:
         )
 
     def reference(self) -> Tensor:
-        t = self.tables
-        arrays = (t.qo_indptr, t.kv_indptr, t.kv_indices, t.kv_last_page_len)
-        tables = tuple(torch.from_numpy(array) for array in arrays)
+        queries, used, pages_of, last = (
+            torch.from_numpy(getattr(self.tables, name))
+            for name in ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len")
+        )
         pages, plain = ((k.cpu(), v.cpu()) for k, v in (self.pages, self.plain))
+        tables = (queries, used, pages_of, last)
         return kivi.kivi_attention_reference(
-            self.q.float().cpu(), pages, plain, self.form, tables, tables[2], scale=self.scale
+            self.q.float().cpu(), pages, plain, self.form, tables, pages_of, scale=self.scale
         )
 
     def excess(self) -> float:
