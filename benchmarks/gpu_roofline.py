@@ -12,7 +12,8 @@ import torch
 
 from benchmarks.harness import Report, table
 from radixgen.kernels.triton import activation, attention, linear, norm, rope_write, sampling
-from radixgen.kernels.triton.attention_items import Items, Tables, make_items
+from radixgen.kernels.triton.attention_arrays import make_items
+from radixgen.kernels.triton.attention_items import Items, Tables
 from radixgen.kernels.triton.cost import DEVICES, Cost, Device, seconds
 from radixgen.model.config import DecoderConfig, RopeConfig
 from radixgen.model.triton_forward import TILE_ROWS

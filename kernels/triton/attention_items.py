@@ -71,7 +71,10 @@ ITEM_FIELDS = 5
 def make_items(
     tables: Tables, page_size: int, max_rows: int, window: int | None = None, *, share: bool = True
 ) -> Items:
-    """Items of at most `max_rows` queries each. `window`: keys before it are in no item."""
+    """Items of at most `max_rows` queries each. `window`: keys before it are in no item.
+
+    Plain and slow; `attention_arrays.make_items` gives the same.
+    """
     positions = positions_of(tables, page_size)
     builder = ItemBuilder(page_size, max_rows, window, positions)
     for rows, first, end in key_runs(tables, page_size, share=share):

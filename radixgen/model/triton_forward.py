@@ -17,7 +17,8 @@ from torch import Tensor
 
 from radixgen.batch import PageCopy
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
-from radixgen.kernels.triton.attention_items import Tables, make_items
+from radixgen.kernels.triton.attention_arrays import make_items
+from radixgen.kernels.triton.attention_items import Tables
 from radixgen.kernels.triton.lora import Segments, lora_, make_segments
 from radixgen.kernels.triton.page_copy import addresses_of, copy_pages
 from radixgen.model import triton_ops as ops
