@@ -23,6 +23,7 @@ from radixgen.serve.responses_request import (
     turns_of,
     wish_of,
 )
+from radixgen.serve.schemas import InputTokensAnswer
 from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Reader, Said, reader_of
 from radixgen.types import Choice, FinishReason, Piece, SamplingParams, Usage
 
@@ -55,6 +56,19 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
     for _ in writer.push(done):
         pass
     return json_answer(writer.response(done.finish_reason, result.usage))
+
+
+@router.post("/v1/responses/input_tokens", responses=answers(InputTokensAnswer))
+async def input_tokens(body: ResponsesRequest, request: Request) -> Response:
+    """How many tokens the prompt of a conversation has. Raises what answering it would."""
+    context = get_context(request)
+    context.check_model(body.model)
+    turns, tools = turns_of(body), tools_of(body)
+    answer_constraint(tools, choice_of(body), constraint_of(body))
+    layout = plan(wish_of(body), context.thinker, Layout()).layout
+    with renamed(None, prompt="input"):
+        ids = await prompt_ids(context.client, turns, tools, layout)
+    return json_answer({"object": "response.input_tokens", "input_tokens": len(ids)})
 
 
 def _sampling(body: ResponsesRequest) -> SamplingParams:

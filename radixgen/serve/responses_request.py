@@ -52,7 +52,9 @@ class ResponsesRequest(RoutingFields, Bookkeeping):
     parallel_tool_calls: bool | None = None
     truncation: Literal["disabled"] | None = None
     background: bool | None = Field(None, description="only false: nothing is stored")
-    include: list[str] | None = Field(None, max_length=0)
+    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+        None, description="taken and not used: nothing is encrypted"
+    )
     previous_response_id: None = Field(None, description="nothing is stored")
     reasoning: ReasoningOptions | None = None
     thinking: ThinkingOptions | None = None

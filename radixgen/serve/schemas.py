@@ -264,6 +264,11 @@ class ResponsesUsage(BaseModel):
     total_tokens: int
 
 
+class InputTokensAnswer(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class DecisionAnswer(BaseModel):
     object: Literal["decision"]
     model: str

@@ -25,6 +25,7 @@ ROUTES = (
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/responses",
+    "/v1/responses/input_tokens",
 )
 # Fields that keep a request short; the others are random.
 BOUNDS: dict[str, Any] = {"max_tokens": 3, "max_new_tokens": 3, "max_completion_tokens": 3,

@@ -63,6 +63,27 @@ def test_parse_gives_the_clients_own_type(client: openai.OpenAI) -> None:
     assert answer.status == "completed"
 
 
+def test_a_type_comes_as_a_stream(client: openai.OpenAI) -> None:
+    with client.responses.stream(
+        model="tiny", input="a point", text_format=Point, max_output_tokens=100
+    ) as stream:
+        kinds = {event.type for event in stream}
+        assert isinstance(stream.get_final_response().output_parsed, Point)
+    assert {"response.output_text.delta", "response.completed"} <= kinds
+
+
+def test_the_tokens_of_an_input_are_counted(client: openai.OpenAI) -> None:
+    options: Any = {"model": "tiny", "input": "How are you?", "instructions": "Be kind."}
+    options["tools"] = [TOOL]
+    counted = client.responses.input_tokens.count(**options)
+    include = ["reasoning.encrypted_content"]
+    answer = create(client, include=include, store=False, **options)
+    assert counted.input_tokens == answer.usage.input_tokens
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.input_tokens.count(**options | {"input": []})
+    assert caught.value.param == "input"
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,7 +15,7 @@ from live_server import LiveServer
 KEY = "the-key"
 CONTEXT = 128  # of the model, so that an answer without a limit is a short one
 # Other names of routes that are asked under one, and a route of the same body as another.
-TWINS = r"^/v1/(de)?tokenize$|^/get_.*|/render$"
+TWINS = r"^/v1/(de)?tokenize$|^/get_.*|/render$|/input_tokens$"
 
 
 @pytest.fixture(scope="module")

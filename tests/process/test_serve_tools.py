@@ -159,6 +159,24 @@ def test_parse_gives_the_clients_own_type(client: openai.OpenAI) -> None:
         model=MODEL, messages=ASK, response_format=Point, max_tokens=200
     )
     assert isinstance(answer.choices[0].message.parsed, Point)
+    with client.chat.completions.stream(
+        model=MODEL, messages=ASK, response_format=Point, max_tokens=200
+    ) as stream:
+        assert "content.done" in {event.type for event in stream}
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Point)
+
+
+def test_parse_gives_arguments_of_the_clients_own_type(client: openai.OpenAI) -> None:
+    options: Any = {
+        "model": MODEL, "messages": ASK, "tools": [openai.pydantic_function_tool(Point)],
+        "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300,
+    }  # fmt: skip
+    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Point)
+    with client.chat.completions.stream(**options) as stream:
+        assert "tool_calls.function.arguments.done" in {event.type for event in stream}
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Point)
 
 
 ADD = {
