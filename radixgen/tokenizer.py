@@ -262,10 +262,13 @@ class StopMatcher:
     Of several complete at the same byte the longest wins. Bytes that may be the start of a stop
     string are held back until that is decided. One Knuth-Morris-Pratt automaton a stop string, so
     a byte costs O(1) for each. Raises InvalidRequest for a stop string that is no valid Unicode.
+
+    `after_blanks`: they count from the first character on that is no blank.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self.stopped: str | None = None  # the stop string found
+        self.after_blanks = False
         self._patterns = [_Pattern(text) for text in stop]
         self._held = b""
 
@@ -278,6 +281,14 @@ class StopMatcher:
             return b""
         if not self._patterns:
             return data
+        if self.after_blanks:
+            rest = data.lstrip()
+            self.after_blanks = not rest
+            blanks = self._feed(data[: len(data) - len(rest)], armed=False)
+            return blanks + self._feed(rest, armed)
+        return self._feed(data, armed)
+
+    def _feed(self, data: bytes, armed: bool) -> bytes:
         text = self._held + data
         for position in range(len(self._held), len(text)):
             complete = self._advance(text[position])
@@ -375,8 +386,10 @@ class IncrementalDecoder:
         return self._matcher.stopped
 
     def pass_over(self, num_tokens: int) -> None:
-        """Tokens that are no part of the text, but count among `min_tokens`."""
+        """Tokens before the text: no part of it, but they count among `min_tokens`. Blanks between
+        them and the text stop nothing."""
         self._unarmed -= num_tokens
+        self._matcher.after_blanks = True
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that is certain after `ids`, without what earlier calls returned."""

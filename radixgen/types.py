@@ -100,7 +100,7 @@ class Thinking:
     The output begins with `begin` (if the prompt does not end with it already) and any text up to
     `end`; within `budget` tokens, `begin` and `end` among them, the text is brought to its end.
     Then comes the answer, under the request's constraint if it has one. What stops an output (stop
-    strings, stop tokens) is looked for in the answer only.
+    strings, stop tokens) is looked for in the answer only, strings from its first non-blank on.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE

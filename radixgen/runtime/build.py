@@ -174,7 +174,8 @@ def stop_factory(tokenizer: Tokenizer) -> StopFactory:
         def watch(token_id: int, is_thought: bool = False) -> str | None:
             nonlocal num_seen, left
             num_seen += 1
-            if is_thought:
+            if is_thought:  # blanks between thoughts and answer stop nothing
+                matcher.after_blanks = True
                 return None
             piece = tokenizer.token_bytes(token_id, special_text)
             matcher.push(piece[left:], armed=num_seen >= sampling.min_tokens)

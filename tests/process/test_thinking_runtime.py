@@ -1,5 +1,6 @@
 """Thoughts through a whole runtime: apart from the answer, in results and in streams."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def test_what_stops_an_answer_does_not_stop_thoughts(runtime: Runtime) -> None:
     assert (by_id.thoughts, by_id.text) == (stopped.thoughts, stopped.text)
 
 
+def test_blanks_before_an_answer_stop_nothing(runtime: Runtime) -> None:
+    lines = GrammarSpec("regex", "[ \n]{1,4}[a-z]{2}\n[a-z]{2}")
+    result = runtime.generate(
+        "Q: ", thinking=TAGS, grammar=lines, stop=["\n", " "], max_tokens=60, seed=2, n=3
+    )
+    for choice in result.choices:
+        assert choice.text.strip().isalpha()
+        assert choice.text[0].isspace()
+        assert choice.stop_reason == "\n"
+
+
 def test_least_tokens_count_thoughts(runtime: Runtime) -> None:
     """As `max_tokens` does: both are of the whole output."""
     asked: dict[str, Any] = {"thinking": TAGS, "seed": 5, "max_tokens": 50, "ignore_eos": True}
@@ -87,13 +99,20 @@ def test_forced_text_after_thoughts_changes_no_token(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path)
     fixed = GrammarSpec("regex", '\\{"answer": "[a-c]{2}", "done": true\\}')
     results = []
-    for mode in ("off", "exact"):
+    for mode in ("off", "exact", "fast"):
         with Runtime(model, num_pages=100, threads=1, jump_forward=mode, check=True) as runtime:
             results.append(
                 runtime.generate(
-                    "Q: ", thinking=TAGS, grammar=fixed, max_tokens=90, temperature=0, logprobs=2
+                    "Q: ",
+                    thinking=TAGS,
+                    grammar=fixed,
+                    max_tokens=90,
+                    temperature=0,
+                    logprobs=None if mode == "fast" else 2,
                 )
             )
+    assert re.fullmatch(fixed.source, results[2].text)
+    assert results[2].thoughts == results[0].thoughts
     assert results[0].token_ids == results[1].token_ids
     assert results[0].thoughts == results[1].thoughts
     assert len(results[1].choices[0].logprobs) == len(results[1].token_ids)

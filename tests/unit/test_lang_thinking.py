@@ -11,7 +11,17 @@ from pydantic import BaseModel
 from scripted_backend import ScriptedBackend, chatml, generating
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang import assistant, call, function, gen, select, separate_reasoning, user
+from radixgen.lang import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    call,
+    function,
+    gen,
+    select,
+    separate_reasoning,
+    user,
+)
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.shared import Shared
 from radixgen.lang.transcript import segments
@@ -180,6 +190,34 @@ def test_forks_batches_and_async_programs_think(backend: ScriptedBackend) -> Non
     states = waiting.run_batch([{"letter": "c"}, {"letter": "d"}], backend=backend)
     assert [state.ret_value for state in states] == ["c!c", "d!d"]
     assert asyncio.run(waiting.arun("e", backend=backend)).ret_value == "e!e"
+
+
+def test_a_fork_within_a_message_sees_its_thoughts_and_forgets_them_apart(
+    backend: ScriptedBackend,
+) -> None:
+    backend.chat = ChatFormat(forgetful)
+    backend.answer = lambda text: "<think>so</think>A" if text.endswith("assistant|>") else "B"
+
+    @function
+    def program(s: Any) -> None:
+        s += user("Where?")
+        s += assistant_begin()
+        s += gen("x", thinking=50)
+        forks = s.fork(2)
+        forks += lambda i: [str(i) + gen("y"), assistant_end()]
+        s += assistant_end()
+        s["ends"] = [bytes(list(fork.executor.conversation.prompt())) for fork in synced(forks)]
+
+    def synced(forks: Any) -> Any:
+        for fork in forks:
+            fork.sync()
+        return forks
+
+    state = program.run(backend=backend)
+    base = forgetful([{"role": "user", "content": "Where?"}], True)
+    assert generating(backend)[1:] == [f"{base}<think>so</think>A{i}" for i in range(2)]
+    assert [end.decode() for end in state["ends"]] == [f"{base}A{i}B<|end|>\n" for i in range(2)]
+    assert state.text() == f"{base}A<|end|>\n"
 
 
 def test_several_choices_have_several_thoughts(backend: ScriptedBackend) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from radixgen.errors import InvalidRequest, ModelError, ModelNotFound, UnsupportedModel
 from radixgen.model.hub import resolve
-from radixgen.tokenizer import Tokenizer
+from radixgen.tokenizer import StopMatcher, Tokenizer
 
 PIECES = (
     "Xin chào, tôi tên là Nguyễn Thị Ngọc Ánh.", "Đường về quê hương", "thuở ấy",
@@ -305,3 +305,17 @@ def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path, cache: Path) -> No
     loader(tokenizer_object=backend).save_pretrained(tmp_path / "model")
     with pytest.raises(UnsupportedModel, match="decodes by WordPiece"):
         Tokenizer.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 50])
+def test_blanks_before_a_text_stop_nothing_where_they_do_not_count(width: int) -> None:
+    def stopped_at(text: bytes, stop: str) -> tuple[bytes, str | None]:
+        matcher = StopMatcher((stop,))
+        matcher.after_blanks = True
+        found = b"".join(matcher.push(text[i : i + width]) for i in range(0, len(text), width))
+        return found + matcher.finish(), matcher.stopped
+
+    assert stopped_at(b" \n\nYes\nno", "\n") == (b" \n\nYes", "\n")
+    assert stopped_at(b"\n\n\nYes\n\nno", "\n\n") == (b"\n\n\nYes", "\n\n")
+    assert stopped_at(b"\n a", "\n a") == (b"", "\n a")  # it ends with what is no blank
+    assert stopped_at(b" \n ", "\n") == (b" \n ", None)
