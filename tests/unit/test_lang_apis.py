@@ -105,6 +105,7 @@ def test_openai_regexes_go_as_a_forced_tool(openai: OpenAIs) -> None:
         ({"min_tokens": 2}, "min_tokens"),
         ({"namespace": "me"}, "namespace"),
         ({"stop": list("abcde")}, "4 stop strings"),
+        ({"thinking": 100}, "takes no budget of tokens"),
     ],
 )
 def test_openai_refuses_what_it_cannot_keep(
@@ -119,6 +120,33 @@ def test_openai_refuses_what_it_cannot_keep(
     with pytest.raises(InvalidRequest, match=said):
         program.run(backend=backend)
     assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_openai_takes_an_effort_and_may_tell_thoughts(openai: OpenAIs, name: str) -> None:
+    deltas: list[Any] = [
+        {name: "\nso"},
+        {name: " what\n"},
+        {"content": "\n\nPa"},
+        {"content": "ris"},
+    ]
+    ended: list[Any] = [{"delta": delta, "finish_reason": None} for delta in deltas]
+    ended.append({"delta": {}, "finish_reason": "stop"})
+    pieces = [{"id": "1", "choices": [{"index": 0, **choice}]} for choice in ended]
+    counts: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}
+    counts["completion_tokens_details"] = {"reasoning_tokens": 5}
+    backend, server = openai(lambda path, body: sse(*pieces, {"choices": [], "usage": counts}))
+
+    @function
+    def program(s: Any) -> None:
+        s += user("?") + assistant(gen("a", thinking="low"))
+
+    state = program.run(backend=backend)
+    assert server.bodies("/v1/chat/completions")[0]["reasoning_effort"] == "low"
+    assert (state["a"], state["a_reasoning_content"]) == ("Paris", "so what")
+    assert "".join(state.text_iter("a_reasoning_content")) == "so what"
+    assert state.get_meta_info("a")["reasoning_tokens"] == 5
+    assert state.messages()[-1]["content"] == "Paris"
 
 
 def test_openai_gen_outside_of_an_answer_is_refused(openai: OpenAIs) -> None:
@@ -237,6 +265,31 @@ def test_anthropic_messages_options_and_schema(anthropic: Claudes) -> None:
     assert meta["finish_reason"] == "stop"
 
 
+def test_anthropic_takes_a_budget_and_tells_thoughts(anthropic: Claudes) -> None:
+    thought = [
+        ("content_block_start", {"content_block": {"type": "thinking", "thinking": ""}}),
+        ("content_block_delta", {"delta": {"type": "thinking_delta", "thinking": "so"}}),
+        ("content_block_delta", {"delta": {"type": "signature_delta", "signature": "x"}}),
+        ("content_block_stop", {}),
+    ]
+    events = [{"type": kind, "index": 0, **fields} for kind, fields in thought]
+    told = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events).encode()
+    head, mark, rest = claude('{"n":3}').partition(b"event: content_block_start")
+    rest = rest.replace(b'"index": 0', b'"index": 1')
+    backend, server = anthropic(lambda path, body: head + told + mark + rest)
+
+    @function
+    def program(s: Any) -> None:
+        s += user("?") + assistant(gen("a", schema=dict[str, int], thinking=2000))
+
+    state = program.run(backend=backend)
+    (body,) = server.bodies("/v1/messages")
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+    assert body["max_tokens"] == 2128
+    assert (state["a"], state["a_reasoning_content"]) == ({"n": 3}, "so")
+    assert state.get_meta_info("a")["reasoning_content"] == "so"
+
+
 def test_anthropic_continues_an_answer(anthropic: Claudes) -> None:
     backend, server = anthropic(lambda path, body: claude("Paris"))
 
@@ -257,6 +310,9 @@ def test_anthropic_continues_an_answer(anthropic: Claudes) -> None:
         ({"seed": 1}, "seed"),
         ({"temperature": 1.5}, "up to 1"),
         ({"choices": ["a", "b"]}, "Literal"),
+        ({"thinking": 100}, "1024 tokens or more"),
+        ({"thinking": 2000, "max_tokens": 2000}, "less than max_tokens=2000"),
+        ({"thinking": "low", "temperature": 0.5}, "temperature 1"),
     ],
 )
 def test_anthropic_refuses_what_it_cannot_keep(

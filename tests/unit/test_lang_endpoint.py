@@ -216,10 +216,38 @@ def test_what_the_native_api_cannot_keep_is_refused(endpoint: Endpoint) -> None:
     def bad_regex(s: Any) -> None:
         s += gen("a", regex="(")
 
-    for program, said in ((lark, "lark"), (roles, "chat template"), (bad_regex, "regular")):
+    @function
+    def thinking(s: Any) -> None:
+        s += gen("a", thinking=20)
+
+    for program, said in (
+        (lark, "lark"),
+        (roles, "chat template"),
+        (bad_regex, "regular"),
+        (thinking, "has no thoughts before a constraint"),
+    ):
         with pytest.raises(InvalidRequest, match=said):
             program.run(backend=backend)
     assert server.bodies("/generate") == []
+
+
+def test_hints_go_to_servers_that_listen(endpoint: Endpoint, tokenizer: Path) -> None:
+    @function
+    def program(s: Any) -> None:
+        s += "Once upon a time, " * 10
+        forks = s.fork(2)
+        forks += gen("a")
+        forks.join()
+
+    def hints(**info: Any) -> list[Any]:
+        backend, server = endpoint(Native("x", **info), tokenizer=tokenizer)
+        program.run(backend=backend)
+        return [body.get("hint") for body in server.bodies("/generate")]
+
+    warm, *asked = hints(features=["hint"])
+    assert warm == {"program": "program", "forks": 2}
+    assert [hint["program"] for hint in asked] == ["program"] * 2
+    assert hints() == [None] * 3
 
 
 def refusing(status: int, **headers: str) -> Handler:
