@@ -102,6 +102,8 @@ def measure(device: torch.device, model: str, quick: bool) -> int:
     on_gpu = device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     bench = Bench(device, dtype, small=not on_gpu, repeats=(5 if quick else 15) if on_gpu else 1)
+    if on_gpu:
+        torch.cuda.set_device(device)  # where kernels are launched
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else 0
     plan = full_plan(model, quick, free) if on_gpu else tiny_plan()
     parameters = {"device": describe(device), "model": model, "dtype": str(dtype)[6:]}

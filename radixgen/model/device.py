@@ -9,6 +9,7 @@ Knows no weights, pages or steps. Loads Triton only where it is to run.
 """
 
 import sysconfig
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module, util
 from pathlib import Path
@@ -116,6 +117,11 @@ def _check_interpreter() -> None:
             "kernels='triton' run on a GPU: set device='cuda' (on a CPU they are only interpreted, "
             "for tests, where TRITON_INTERPRET=1 was set before the start)"
         )
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Within, Triton launches on this device; a thread begins with the first one as its own."""
+    return nullcontext() if device.type == "cpu" else torch.cuda.device(device)
 
 
 def describe(device: torch.device) -> str:

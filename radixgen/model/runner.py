@@ -23,6 +23,7 @@ from radixgen.model.attention import (
     count_given,
 )
 from radixgen.model.decoder import Decoder
+from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.sampler import NOT_FINITE, Chooser, Draw, Drawn, Sampler, token_logprobs
 from radixgen.types import TokenLogprob
@@ -44,7 +45,8 @@ class ModelRunner:
     def warm_up(self, most: int) -> None:
         """Compile and record what steps of up to `most` decodes need, where steps are launched."""
         if self.decoder.kernels == "triton":
-            self.decoder.launched_over(self.cache).warm_up(most)
+            with on_device(self.decoder.device):
+                self.decoder.launched_over(self.cache).warm_up(most)
 
     @torch.inference_mode()
     def run(
@@ -62,6 +64,15 @@ class ModelRunner:
         Raises InvalidRequest for a batch that would reach outside pages, context or vocabulary;
         nothing has been computed then. What goes wrong in one row is that row's `error`.
         """
+        with on_device(self.decoder.device):
+            return self._run(batch, bitmask, fill_mask)
+
+    def _run(
+        self,
+        batch: ScheduledBatch,
+        bitmask: Tensor | np.ndarray | None,
+        fill_mask: Callable[[], None] | None,
+    ) -> StepResult:
         if not batch.rows:
             self._copy_pages(batch.copies)
             return StepResult(())

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from helpers import write_adapter, write_tiny_model
 from scheduling import drive_engine, expect_empty, terminals_of, tokens_of
+from test_triton_forward import Repeater
 
 from radixgen.config import from_settings
 from radixgen.messages import GenerateRequest, RequestFinished
+from radixgen.model.runner import ModelRunner
 from radixgen.runtime.build import build_engine
 from radixgen.runtime.drafts import StepCosts
 from radixgen.runtime.engine import Engine
@@ -72,6 +74,17 @@ def test_cold_and_warm(folder: Path, expected: list[list[int]]) -> None:
 def test_chunked_and_batched(folder: Path, expected: list[list[int]]) -> None:
     engine = make(folder, "triton", max_step_tokens=7)
     assert answers(engine, plain(PROMPTS)) == expected
+
+
+def test_recorded(folder: Path, expected: list[list[int]]) -> None:
+    """Decodes padded and repeated; three at once are of a size of their own."""
+    engine = make(folder, "triton")
+    assert isinstance(engine.runner, ModelRunner)
+    for pages in (*engine.runner.cache.k_pages, *engine.runner.cache.v_pages):
+        pages.zero_()  # what pads a step reads page 0, and the interpreter minds what it holds
+    recorder = engine.runner.decoder.recorder = Repeater()
+    assert answers(engine, plain(PROMPTS[:3])) == expected[:3]
+    assert recorder.num_recorded > 0
 
 
 def test_preempted(folder: Path, expected: list[list[int]]) -> None:

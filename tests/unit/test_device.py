@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from radixgen import native
 from radixgen.config import ModelConfig, from_settings
 from radixgen.errors import ConfigError, ModelError
 from radixgen.model import device as device_module
-from radixgen.model.device import check_forms, describe, place
+from radixgen.model.device import check_forms, describe, on_device, place
+from radixgen.model.recordings import CudaGraphs
 
 Fake = Callable[..., None]
 
@@ -125,6 +127,54 @@ def test_what_triton_builds_with_is_asked_for(gpus: Fake, monkeypatch: pytest.Mo
         place(ModelConfig(device="cuda"))
     with pytest.raises(ConfigError, match="pip install triton"):
         place(ModelConfig(kernels="triton"))
+
+
+def test_launches_are_made_where_the_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[torch.device] = []
+
+    def enter(device: torch.device) -> Any:
+        entered.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", enter)
+    with on_device(torch.device("cpu")):
+        assert not entered
+    with on_device(torch.device("cuda:1")):
+        assert entered == [torch.device("cuda:1")]
+
+
+class Graph:
+    """A graph that counts its replays. Its pool is its own name."""
+
+    def __init__(self) -> None:
+        self.num_replays = 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+
+    def pool(self) -> str:
+        return f"pool of {id(self)}"
+
+
+def test_graphs_share_the_pool_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[tuple[Graph, Any]] = []
+
+    def capture(graph: Graph, pool: Any) -> Any:
+        captured.append((graph, pool))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    recorder, made = CudaGraphs(torch.device("cuda")), (torch.zeros(1), None)
+    for _ in range(3):
+        replay, outputs = recorder.record(lambda: made)
+        assert outputs is made
+        assert captured[-1][0].num_replays == 0
+        replay()
+        assert captured[-1][0].num_replays == 1
+    first = captured[0][0].pool()
+    assert [pool for _, pool in captured] == [None, first, first]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How a GPU's memory is shared; its answers are made up here."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,13 @@ from radixgen.kernels.triton.packed import FORMS, pack_for_gpu
 from radixgen.model.config import DecoderConfig, RopeConfig
 from radixgen.model.kv_cache import KVLayout
 from radixgen.model.load import pages_beside
-from radixgen.model.memory import check_weights_fit, largest_steps, measure, weight_bytes
+from radixgen.model.memory import (
+    GpuMemory,
+    check_weights_fit,
+    largest_steps,
+    measure,
+    weight_bytes,
+)
 from radixgen.model.weights import expected_shapes
 
 GIB = 2**30
@@ -124,6 +131,26 @@ def test_pages_that_do_not_fit_are_refused_with_what_would(
     schedule = ScheduleConfig(max_step_tokens=2, max_running=1)
     with pytest.raises(ConfigError, match=said):
         pages_beside(decoder, decoder.kv_layout(16), cache, schedule, Memory(left))
+
+
+def test_a_gpus_answers_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    allocated = iter([700])
+    said: dict[str, Any] = {
+        "empty_cache": lambda: asked.append("empty"),
+        "synchronize": lambda device: asked.append("wait"),
+        "reset_peak_memory_stats": lambda device: asked.append("reset"),
+        "mem_get_info": lambda device: (300, 1000),
+        "memory_allocated": lambda device: next(allocated),
+        "max_memory_allocated": lambda device: 850,
+    }
+    for name, answer in said.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    memory = GpuMemory(torch.device("cuda"))
+    assert (memory.free(), memory.total()) == (300, 1000)
+    memory.start_peak()
+    assert memory.peak() == 150
+    assert asked == ["empty", "wait", "reset", "wait"]
 
 
 def test_the_largest_steps_end_a_context_and_fill_a_batch() -> None:
