@@ -143,12 +143,25 @@ class Sampler:
         `bitmask`: int32 [any, ceil(vocab/32)], indexed by Draw.mask_row; bit 1 allows a token.
         A row that is not finite, or of which nothing is allowed, gives a Drawn with an error.
         """
-        if not any(map(_is_edited, draws)) and self._chooser.can_choose(logits, bitmask):
-            choices = _choices(draws, masked=bitmask is not None)
-            return [
-                Drawn(token_id, error=_ERRORS[outcome])
-                for token_id, outcome in self._chooser.choose_(logits, choices, bitmask)
-            ]
+        edited = [i for i, draw in enumerate(draws) if _is_edited(draw)]
+        if len(edited) == len(draws) or not self._chooser.can_choose(logits, bitmask):
+            return self._sample_edited(logits, draws, bitmask)
+        kept = _rows(logits, edited) if edited else None  # the choice overwrites
+        choices = _choices(draws, masked=bitmask is not None)
+        drawn = [
+            Drawn(token_id, error=_ERRORS[outcome])
+            for token_id, outcome in self._chooser.choose_(logits, choices, bitmask)
+        ]
+        if kept is not None:
+            others = self._sample_edited(kept, [draws[i] for i in edited], bitmask)
+            for i, other in zip(edited, others, strict=True):
+                drawn[i] = other
+        return drawn
+
+    def _sample_edited(
+        self, logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None
+    ) -> list[Drawn]:
+        """`sample` where more than masks and a choice happens to rows."""
         errors = self._check_finite(logits) | _check_bias(draws, self.vocab_size)
         asked = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asked), dim=-1) if asked else None

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixgen.kernels import library
+from radixgen.kernels import library, sampling
 from radixgen.model.filters import keep_most_probable
 from radixgen.model.sampler import Draw, Drawn, Sampler, token_logprobs, uniform
 from radixgen.types import SamplingParams
@@ -187,6 +188,32 @@ def test_a_row_draws_the_same_alone_and_in_any_batch(vocab: int) -> None:
         order = choose.sample(range(count), size)
         found = sample(logits[order], [draws[i] for i in order], mask)
         assert found == [alone[i] for i in order]
+
+
+def test_rows_that_want_more_leave_the_others_to_one_pass() -> None:
+    seen: list[int] = []
+
+    class Spy:
+        can_choose = staticmethod(sampling.can_choose)
+
+        def choose_(
+            self,
+            logits: Tensor,
+            choices: Sequence[sampling.Choice],
+            bitmask: Tensor | None = None,
+        ) -> list[tuple[int, sampling.Outcome]]:
+            seen.append(len(choices))
+            return sampling.choose_(logits, choices, bitmask)
+
+    if library.library() is None:
+        pytest.skip("no C compiler")
+    logits, mask = logits_like(4), mask_of({5, 64, 96})
+    wants = SamplingParams(logprobs=2, presence_penalty=0.5)
+    draws = [Draw(wants if i == 2 else GREEDY, 0, 0, mask_row=0) for i in range(4)]
+    found = Sampler(VOCAB, chooser=Spy()).sample(logits.clone(), draws, mask)
+    assert seen == [4, 1]
+    assert found == [sample(logits[i : i + 1], [draws[i]], mask)[0] for i in range(4)]
+    assert [drawn.logprob is not None for drawn in found] == [False, False, True, False]
 
 
 # ---- masks, bias, penalties, min_tokens ----
