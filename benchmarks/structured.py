@@ -50,7 +50,7 @@ class Case:
 
 def main() -> int:
     options = arguments(__doc__ or "").parse_args()
-    num_cases, num_free = (24, 24) if options.quick else (10_000, 150)
+    num_cases, num_free = (24, 24) if options.quick else (520, 100)
     report = Report("structured", {"factors": FACTORS, "temperature": 1.0, "batch": BATCH})
     local = LocalEngine(num_pages=4096, max_running=BATCH)
     refused: Counter[str] = Counter()
@@ -60,9 +60,8 @@ def main() -> int:
     table(["max_tokens", "outputs", "valid", "ended", "cut", "tokens", "tokens/s"], rows)
     report.results["refused schemas"] = dict(refused)
     report.results["schemas"] = len(cases)
-    outputs = len(cases) * len(FACTORS)
     if not options.quick:
-        report.at_least("outputs", outputs, 500)
+        report.at_least("schemas", len(cases), 500)
     _retry_baseline(local, cases[:: max(1, len(cases) // num_free)], report)
     return report.finish()
 

@@ -8,8 +8,7 @@ and within memory. So a constraint that is made to take long costs the other req
 process ends when its stdin does. Knows specs and the compiler; no requests and no model.
 
 Seconds that a constraint may take are the processor's, since those of a clock say as much of the
-machine's other work; by the clock a constraint may take `PATIENCE` times as many. A patient screen
-is for what takes long: its process runs while nothing else wants to.
+machine's other work; by the clock a constraint may take `PATIENCE` times as many.
 """
 
 import contextlib
@@ -26,7 +25,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, NoReturn
+from types import FrameType
+from typing import IO
 
 from radixgen.errors import InvalidGrammar, RadixgenError
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
 PATIENCE = 6.0
-LEAST_WAIT = 1.0  # seconds by the clock, however few the constraint may take
+LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
 MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
@@ -65,13 +65,12 @@ class Screen:
         self,
         max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
-        *,
-        is_patient: bool = False,
+        nice: int = 5,
     ) -> None:
         self.max_seconds = max_seconds
         self.max_bytes = max_bytes
         self.num_killed = 0
-        self._is_patient = is_patient
+        self.nice = nice
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
@@ -90,7 +89,7 @@ class Screen:
     def _start(self) -> None:
         with self._lock:
             if self._process is None and not self._is_closed:
-                limits = str(self.max_bytes), "patient" if self._is_patient else ""
+                limits = str(self.max_bytes), str(self.nice)
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, *limits],
                     stdin=subprocess.PIPE,
@@ -195,7 +194,7 @@ class _OutOfTimeError(BaseException):
 def main() -> None:
     """Compile each line of stdin, until it ends, and answer with a line each."""
     _limit_memory(int(sys.argv[1]))
-    _step_back(is_patient=bool(sys.argv[2]))
+    os.nice(int(sys.argv[2]))
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
     signal.signal(signal.SIGPROF, _ring)
@@ -215,16 +214,13 @@ def main() -> None:
             signal.alarm(0)
 
 
-def _step_back(*, is_patient: bool) -> None:
-    """Leave the processors to the runtime: all of them, or most of the time."""
-    os.nice(19 if is_patient else 5)
-    if is_patient and hasattr(os, "SCHED_IDLE"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _ring(*_: object) -> NoReturn:
-    raise _OutOfTimeError
+def _ring(_: int, frame: FrameType | None) -> None:
+    """End the work on a constraint; a little later where the error would be lost, and with it what
+    a finalizer has to do."""
+    if frame is not None and frame.f_code.co_filename == weakref.__file__:
+        signal.setitimer(signal.ITIMER_PROF, 0.01)
+    else:
+        raise _OutOfTimeError
 
 
 def _compiler() -> GrammarCompiler:
