@@ -58,7 +58,7 @@ class Model:
 
     def __init__(self, bench: Bench, decoder: Decoder, works: Iterable[Work]) -> None:
         self.bench, self.decoder = bench, decoder
-        most = max(sum(len(row.page_ids) for row in _rows(work)) for work in works)
+        most = max(num_pages(work) for work in works)
         self.cache = KVCache.allocate(decoder.kv_layout(PAGE_SIZE), most, bench.device)
         for pages in (*self.cache.k_pages, *self.cache.v_pages):
             pages.normal_(std=0.1)
@@ -88,6 +88,11 @@ class Model:
 
 def _without_recorder(decoder: Decoder) -> Decoder:
     return Decoder(decoder.config, decoder.weights, decoder.dtype, kernels=decoder.kernels)
+
+
+def num_pages(work: Work) -> int:
+    """Of a step, shared ones counted once."""
+    return 1 + max(page for row in _rows(work) for page in row.page_ids)
 
 
 def _rows(work: Work, masked: bool = False) -> list[ScheduledRow]:

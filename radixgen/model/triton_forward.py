@@ -99,6 +99,11 @@ class TritonForward:
         self._pages = (*cache.k_pages, *cache.v_pages)
         self._addresses = addresses_of(self._pages)
         self.recordings = None if recorder is None else Recordings(recorder)
+        self._logits: Tensor | None = None  # of recorded steps, which all write them here
+        if recorder is not None:
+            with torch.inference_mode(False):
+                shape = MAX_RECORDED, decoder.config.vocab_size
+                self._logits = torch.empty(shape, dtype=torch.float32, device=cache.device)
 
     def __call__(self, inputs: StepInputs, want_logits: bool) -> tuple[Tensor, Tensor | None]:
         """Write the KV of every token; the normed hidden states [outputs, hidden].
@@ -116,7 +121,9 @@ class TritonForward:
         tokens = len(inputs.token_ids)
         host = self.prepare(pad_rows(inputs, size_for(tokens)), padded=True)
         hidden, logits = recordings.run(
-            host.shape, host.arrays, lambda sent: self.launch(self.receive(host, sent), True)
+            host.shape,
+            host.arrays,
+            lambda sent: self.launch(self.receive(host, sent), True, self._logits),
         )
         return hidden[:tokens], None if logits is None else logits[:tokens]
 
@@ -210,8 +217,13 @@ class TritonForward:
 
     # ---- launches ----
 
-    def launch(self, step: DeviceStep, want_logits: bool) -> tuple[Tensor, Tensor | None]:
-        """The forward pass itself: launches in order, nothing that waits or looks at results."""
+    def launch(
+        self, step: DeviceStep, want_logits: bool, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The forward pass itself: launches in order, nothing that waits or looks at results.
+
+        out [any, vocab] float32: where the logits go; None: a tensor of their own.
+        """
         decoder, w = self._decoder, self._weights
         eps = decoder.config.rms_norm_eps
         residual = ops.embed(w.embedding, step.token_ids, decoder.dtype)
@@ -233,11 +245,16 @@ class TritonForward:
             gated = ops.silu_mul(_map(layer, "gate_up", x, lora))
             x = _map(layer, "down", gated, lora)
             x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
-        return x, self.logits(x) if want_logits else None
+        if not want_logits:
+            return x, None
+        return x, self.logits(x) if out is None else out[: len(x)].copy_(self._head(x))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] -> logits [rows, vocab], float32."""
-        return ops.linear(hidden, self._weights.head).float()
+        return self._head(hidden).float()
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        return ops.linear(hidden, self._weights.head)
 
     def _queries(self, layer: LaunchLayer, index: int, x: Tensor, step: DeviceStep) -> Tensor:
         """Keys and values of x go to their pages; the queries [tokens, num_heads, head_dim]."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_peers
+from benchmarks.gpu_model import num_pages
 from benchmarks.gpu_roofline import SHAPES, WORKS, Work, attention_cost, predict
 from radixgen.kernels.triton.cost import DEVICES
 
@@ -67,6 +68,11 @@ def test_rows_are_as_many_as_memory_holds() -> None:
     for free, rows in ((80e9, 64), (24e9, 22), (1e8, 1)):
         plan = gpu.full_plan("8B", True, int(free))
         assert max(work.rows for work in plan.decodes.values()) == rows
+
+
+def test_shared_pages_are_held_once() -> None:
+    assert num_pages(Work(64, 1, 4095)) == 64 * 256
+    assert num_pages(Work(64, 1, 8192 + 63, shared=8192)) == 512 + 64 * 4
 
 
 # ---- others beside it ----
