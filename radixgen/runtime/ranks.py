@@ -186,6 +186,7 @@ def _spawn(orders: Orders) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
     )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died at once; `hear` says how
@@ -243,8 +244,7 @@ def _split(model: ModelConfig, files: ModelFiles, rank: int) -> Split:
 
 def main() -> NoReturn:
     """Be a rank, to the end of stdin."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the runtime's to handle: it drains first
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the runtime's to handle: it drains first
     report = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print goes to stderr
     orders = _ORDERS.validate_json(sys.stdin.buffer.readline())

@@ -122,3 +122,16 @@ def test_a_rank_that_does_not_start_is_told(
     monkeypatch.setattr(ranks, "_BOOT", f"import sys; {code}")
     with pytest.raises(error, match=said):
         build_engine(from_settings(model=str(model), tensor_parallel=2, threads=1, num_pages=8))
+
+
+def test_a_failure_half_way_ends_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ranks, "_BOOT", "import time; time.sleep(1000)")
+    monkeypatch.setattr(ranks, "CAUSE_SECONDS", 0.01)
+    said: list[str] = []
+    others = ranks.Ranks(from_settings(tensor_parallel=3), tmp_path / "meeting", said.append)
+    others.watch()
+    error = others.give_up(ValueError("no memory"))
+    assert isinstance(error, RuntimeUnavailable)
+    assert "rank 0 of 3 failed: ValueError('no memory')" in str(error)
+    assert said == [str(error)]
+    others.close()
