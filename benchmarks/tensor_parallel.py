@@ -2,11 +2,11 @@
 
     python -m benchmarks.tensor_parallel [--quick] [--model NAME]
 
-Fifty prompts, greedy and drawn with a seed, are answered by one rank, by two of an exact split, and
-by two that add partial sums. Of the exact split every token and every log-probability (of the token
-drawn and the two best) must be those of one rank. The partial sums' answers are counted, since they
-may differ: rounding is theirs. Rates are of one sequence and of eight, without drafts; all ranks
-share the threads that one has alone.
+Fifty prompts, greedy and drawn with a seed, are answered by one rank, by two of an exact split that
+exchange by sockets or by gloo, and by two that add partial sums. Of the exact split every token and
+every log-probability (of the token drawn and the two best) must be those of one rank. The answers
+by partial sums are counted, since they may differ: their rounding is their own. Rates are of one
+sequence and of eight, without drafts; all ranks share the threads that one has alone.
 """
 
 import time
@@ -28,6 +28,7 @@ PROMPTS = ["".join(pair) for pair in product(BEGINNINGS, MIDDLES)]
 WAYS: dict[str, dict[str, Any]] = {
     "one rank": {},
     "two, exact": {"tensor_parallel": 2},
+    "two, exact, gloo": {"tensor_parallel": 2, "tensor_exchange": "gloo"},
     "two, fast": {"tensor_parallel": 2, "tensor_split": "fast"},
 }
 # Drafts would make a rate one of how often they are right.

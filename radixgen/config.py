@@ -21,6 +21,7 @@ Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 TensorSplit = Literal["exact", "fast"]
+TensorExchange = Literal["sockets", "gloo"]
 JumpForward = Literal["exact", "fast", "off"]
 """What becomes of text that a grammar forces. `exact`: guessed and verified, the outputs are those
 without it. `fast`: taken as the tokenizer spells it, unverified; every output still obeys, but the
@@ -49,6 +50,7 @@ class ModelConfig:
     `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the
     weights and KV pages. `tensor_split`: exact: each number is computed whole by one of them, as by
     one alone; fast: ranks add parts of sums, half as many exchanges and other roundings.
+    `tensor_exchange`: sockets: Unix sockets; gloo: torch.distributed's, by TCP on loopback.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -63,6 +65,7 @@ class ModelConfig:
     threads: int | None = None  # compute threads of all ranks; None: one a physical core
     tensor_parallel: int = 1
     tensor_split: TensorSplit = "exact"
+    tensor_exchange: TensorExchange = "sockets"
     adapters: dict[str, str] = field(default_factory=dict)  # LoRA: name -> PEFT's folder
 
     def __post_init__(self) -> None:

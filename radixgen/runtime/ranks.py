@@ -6,7 +6,7 @@
       the number of pages          ── stdin ──▶
                                    ◀── stdout ──   Report: ready
       messages of the leader       ── stdin ──▶
-                                   ◀── gloo ───▶   parts of vectors, over loopback
+                                   ◀─ exchange ─▶  parts of vectors
 
 A rank ends when its stdin does. When one ends by itself, the others wait for what never comes: all
 are ended, and `on_loss` is told why. Knows no tensors and no requests.
@@ -59,7 +59,7 @@ _BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a rank is told first. `meeting`: a file that the ranks find each other by."""
+    """What a rank is told first. `meeting`: a folder in which the ranks find each other."""
 
     rank: int
     parent_pid: int
@@ -204,8 +204,8 @@ def start_ranks(
     rank.
     """
     split = _split(config.model, files, 0)
-    with TemporaryDirectory(prefix="radixgen-", dir=folder) as place:
-        meeting = Path(place) / "ranks"
+    with TemporaryDirectory(prefix="r-", dir=folder) as place:  # short: paths of sockets are
+        meeting = Path(place)
         ranks = Ranks(config, meeting, on_loss)
         try:
             return _begin(ranks, config, files, split, meeting), ranks
@@ -224,7 +224,7 @@ def _begin(
     ranks.hear()
     ranks.watch()
     assert decoder.peers is not None
-    decoder.peers.join(meeting)
+    decoder.peers.join(config.model.tensor_exchange, meeting)
     leading = LeadingCache.of(pages, ranks)
     return ModelRunner(LeadingDecoder(decoder, ranks), leading, split.config.eos_ids)
 
@@ -282,7 +282,7 @@ def _work(orders: Orders, report: BinaryIO) -> int:
         torch.set_num_threads(1)  # its threads spin where those of the C kernels want to run
     try:
         assert decoder.peers is not None
-        decoder.peers.join(Path(orders.meeting))
+        decoder.peers.join(model.tensor_exchange, Path(orders.meeting))
         follow(decoder, pages, _receive)
     except Exception:
         threading.Event().wait(1.0)  # if the runtime is gone the watch ends us, and nobody asks why

@@ -3,6 +3,7 @@
 The ranks are threads here; tests/process has them as processes.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from helpers import (
 from torch import Tensor
 
 from radixgen.batch import ScheduledRow
-from radixgen.config import TensorSplit
+from radixgen.config import TensorExchange, TensorSplit
 from radixgen.errors import ConfigError
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
@@ -29,6 +30,7 @@ from radixgen.model.assemble import assemble
 from radixgen.model.attention import build_inputs
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
+from radixgen.model.exchange import join
 from radixgen.model.hub import ModelFiles
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.peers import Peers
@@ -139,6 +141,7 @@ def logits_of(decoder: Decoder, kv_dtype: torch.dtype, lora: str) -> Tensor:
 
 
 FLOAT = torch.float32
+DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 CASES: dict[str, tuple[str, dict[str, Any], torch.dtype, torch.dtype]] = {
     "plain": ("llama", {}, FLOAT, FLOAT),
     "adapter": ("llama", {}, FLOAT, FLOAT),
@@ -182,10 +185,15 @@ def test_ranks_compute_what_one_computes(tmp_path: Path, case: str) -> None:
         adapters, lora = {"x": str(write_adapter(tmp_path / "x", files.path, EVERYWHERE))}, "x"
     whole = logits_of(make(files, dtype, adapters), kv_dtype, lora)
 
+    meetings = {kind: tmp_path / kind for kind in KINDS}
+    for meeting in meetings.values():
+        meeting.mkdir()
+
     def run(split: Split) -> Tensor:
         decoder = make(files, dtype, adapters, split)
         assert decoder.peers is not None
-        decoder.peers.join(tmp_path / split.kind)
+        exchange: TensorExchange = "gloo" if split.kind == "exact" else "sockets"
+        decoder.peers.join(exchange, meetings[split.kind])
         return logits_of(decoder, kv_dtype, lora)
 
     config = load_config(files)
@@ -194,3 +202,29 @@ def test_ranks_compute_what_one_computes(tmp_path: Path, case: str) -> None:
     if dtype == torch.float32 and case != "packed":  # whose inputs are rounded to 8 bits
         assert torch.allclose(fast, whole, atol=1e-3)
     assert (fast - whole).abs().mean() < 0.1 * whole.std()
+
+
+@pytest.mark.parametrize("kind", ["sockets", "gloo"])
+def test_ranks_hand_each_other_what_they_have(tmp_path: Path, kind: TensorExchange) -> None:
+    """Three of them, numbers of every size and type, in the order of ranks."""
+    sizes = [(1,), (3, 5), (0, 4), (700, 300)]
+    found: dict[int, list[Tensor]] = {}
+
+    def sent(rank: int, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.arange(math.prod(size)).view(size).add(1000 * rank).to(dtype)
+
+    def rank(number: int) -> None:
+        exchange = join(kind, tmp_path, number, 3)
+        found[number] = [
+            exchange.all(sent(number, size, dtype)) for size in sizes for dtype in DTYPES
+        ]
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    pairs = [(size, dtype) for size in sizes for dtype in DTYPES]
+    for i, (size, dtype) in enumerate(pairs):
+        wanted = torch.stack([sent(number, size, dtype) for number in range(3)])
+        assert all(torch.equal(found[number][i], wanted) for number in range(3))

@@ -65,7 +65,7 @@ def ranks_of(runtime: Runtime) -> list[psutil.Process]:
 
 
 def test_two_ranks_give_the_bits_of_one(model: Path, of_one: tuple[dict[str, Any], Any]) -> None:
-    with start(model, 2, **CROWDED) as runtime:
+    with start(model, 2, tensor_exchange="gloo", **CROWDED) as runtime:
         (rank,) = ranks_of(runtime)
         assert outputs(runtime) == of_one[0]
         assert runtime.score(SHARED, PROMPTS[:5]).totals == of_one[1].totals
