@@ -75,7 +75,7 @@ class Sockets:
         if not x.numel():
             return out
         out[self._rank] = x
-        views = [memoryview(each.view(torch.uint8).numpy()) for each in out.view(self._ranks, -1)]
+        views = [each.view(torch.uint8).numpy().data for each in out.view(self._ranks, -1)]
         for low in range(0, len(views[0]), _CHUNK):
             chunk = slice(low, low + _CHUNK)
             for other in self._others.values():
