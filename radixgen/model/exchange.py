@@ -68,7 +68,9 @@ class Sockets:
                 listener.settimeout(max(deadline - time.monotonic(), 0.001))
                 caller, _address = listener.accept()
                 caller.settimeout(None)
-                self._others[caller.recv(1)[0]] = caller
+                name = bytearray(1)
+                _receive(caller, "that called", memoryview(name))
+                self._others[name[0]] = caller
 
     def all(self, x: Tensor) -> Tensor:
         out = x.new_empty((self._ranks, *x.shape))
@@ -103,7 +105,7 @@ def _call(path: Path, rank: int, deadline: float) -> socket.socket:
         time.sleep(0.005)
 
 
-def _receive(source: socket.socket, rank: int, target: memoryview) -> None:
+def _receive(source: socket.socket, rank: int | str, target: memoryview) -> None:
     while target:
         count = source.recv_into(target)
         if not count:

@@ -44,6 +44,9 @@ def test_the_wire_keeps_everything() -> None:
         ("max_context", -5, "max_context"),
         ("threads", 0, "threads"),
         ("threads", 10_000, "1 to 1024"),
+        ("tensor_parallel", 0, "1 to 64 ranks"),
+        ("tensor_parallel", 65, "1 to 64 ranks"),
+        ("tensor_split", "rows", "tensor_split='rows'"),
         ("max_total_tokens", -3, "max_total_tokens"),
         ("deterministic", True, "no setting"),
         ("kv_dtype", "int3", "kv_dtype"),
@@ -55,3 +58,10 @@ def test_the_wire_keeps_everything() -> None:
 def test_wrong_settings_are_refused(name: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         from_settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["device", "kernels"])
+def test_ranks_run_on_a_cpu_by_the_c_kernels(name: str) -> None:
+    value = {"device": "cuda", "kernels": "triton"}[name]
+    with pytest.raises(ConfigError, match=f"tensor_parallel=2 splits .* {name}='{value}'"):
+        from_settings(tensor_parallel=2, **{name: value})
