@@ -347,12 +347,17 @@ class Algebra:
     def _exactly_one(self, nodes: list[Schema], kind: str, among: Any) -> Any:
         """The union over the schemas of what satisfies this one and none that it overlaps."""
         sets = [self.meet(kind, among, self.evaluate(node, kind)) for node in nodes]
-        found = NONE[kind]
+        found, apart = NONE[kind], dict[frozenset[int], bool]()
         for index, alone in enumerate(sets):
             for other, node in enumerate(nodes):
                 if not alone:
                     break
-                if other != index and not self.disjoint(kind, sets[index], sets[other]):
+                if other == index:
+                    continue
+                pair = frozenset((index, other))
+                if pair not in apart:
+                    apart[pair] = self.disjoint(kind, sets[index], sets[other])
+                if not apart[pair]:
                     alone = self.meet(kind, alone, self.evaluate(node, kind, False))
             found = self.join(kind, found, alone)
         return found
@@ -389,7 +394,7 @@ class Algebra:
         else:
             self._depth += 1
             try:
-                found = all(self._is_void(wanted, kind) for kind in KINDS)
+                found = all(self._is_void(wanted, kind) for kind in _kinds_of(wanted))
             except Undecided:
                 return False
             finally:
@@ -400,6 +405,12 @@ class Algebra:
     def _is_void(self, wanted: Goal, kind: str) -> bool:
         found = self.goal_set(wanted, kind)
         return found.is_empty() if kind in ("number", "string") else not found
+
+
+def _kinds_of(wanted: Goal) -> Iterator[str]:
+    """The kinds of values that every `type` of a goal lets through."""
+    stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
+    return (kind for kind in KINDS if all(own.admits(node, kind) for node in stated))
 
 
 _EVERY: dict[str, Any] = {

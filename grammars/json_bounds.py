@@ -100,6 +100,13 @@ def _target(node: Schema) -> Schema:
 
 def _constants(node: Schema) -> dict[str, frozenset[Any]]:
     """The values that a schema lists for required members."""
+    known = node.memo.get("constants")
+    if known is None:
+        known = node.memo["constants"] = _find_constants(node)
+    return known  # type: ignore[no-any-return]  # the memo is untyped storage
+
+
+def _find_constants(node: Schema) -> dict[str, frozenset[Any]]:
     found: dict[str, frozenset[Any]] = {}
     required, known = node.get("required"), node.get("properties")
     if not isinstance(required, list) or not isinstance(known, dict):

@@ -27,6 +27,7 @@ _DRAFTS = {
 }
 MAX_MAGNITUDE = 400  # digits of a number before its point, and behind it; a double has 325
 MAX_DEPTH = 500  # of nested containers in a schema's text
+_NAMING = re.compile(r'"(?:\$?id|\$anchor|\$dynamicAnchor)"\s*:\s*"')  # but for members so named
 _RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor that has no name of its own
 
 # Keywords whose value is one schema, a list of schemas, a mapping of schemas.
@@ -153,7 +154,7 @@ class Document:
         self.true = Schema({}, None, "", base, self)
         self.false = Schema({"not": {}}, None, "", base, self)
         self.root = self._root(base)
-        if any(f'"{name}"' in source for name in ("$id", "id", "$anchor", "$dynamicAnchor")):
+        if _NAMING.search(source):
             self._index(self.root)
             self._contested = self._find_contested()
         if self._contested:

@@ -116,7 +116,7 @@ def combinations(languages: Sequence[Expr], most: int) -> frozenset[frozenset[in
         here = waiting.pop()
         found.add(frozenset(i for i, part in enumerate(here) if is_nullable(part)))
         for point in _representatives(frozenset().union(*map(_first, here))):
-            there = tuple(_part_derivative(part, point) for part in here)
+            there = tuple([_part_derivative(part, point) for part in here])
             if there not in seen:
                 seen.add(there)
                 waiting.append(there)
@@ -218,16 +218,17 @@ def _derivative(node: Expr, point: int) -> Expr:
         case Concat():
             found = []
             for index, part in enumerate(node.args):
-                found.append(_expr(concat(_derivative(part, point), *node.args[index + 1 :])))
+                rest = node.args[index + 1 :]
+                found.append(_expr(concat(_part_derivative(part, point), *rest)))
                 if not is_nullable(part):
                     break
             return alternatives(found)
         case Union():
-            return alternatives(_derivative(part, point) for part in node.args)
+            return alternatives(_part_derivative(part, point) for part in node.args)
         case Repeat():
             high = None if node.high is None else node.high - 1
-            rest = repeat(node.item, max(node.low - 1, 0), high)
-            return _expr(concat(_derivative(node.item, point), rest))
+            more = repeat(node.item, max(node.low - 1, 0), high)
+            return _expr(concat(_part_derivative(node.item, point), more))
         case And():
             return conj(*(_part_derivative(part, point) for part in node.args))
         case Not():
@@ -237,7 +238,7 @@ def _derivative(node: Expr, point: int) -> Expr:
 
 @lru_cache(1 << 15)
 def _part_derivative(node: Expr, point: int) -> Expr:
-    """The same, kept: the parts of an intersection go through few states, their pairs many."""
+    """The same, kept: the parts go through few states, what they are parts of through many."""
     return _derivative(node, point)
 
 
