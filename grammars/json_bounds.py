@@ -103,7 +103,7 @@ def _constants(node: Schema) -> dict[str, frozenset[Any]]:
     known = node.memo.get("constants")
     if known is None:
         known = node.memo["constants"] = _find_constants(node)
-    return known  # type: ignore[no-any-return]  # the memo is untyped storage
+    return known
 
 
 def _find_constants(node: Schema) -> dict[str, frozenset[Any]]:
