@@ -329,6 +329,9 @@ def launch_partials(
     else:
         scales = pages  # which are not read
     rows = tile_rows(work.max_rows, group)
+    keys, warps, stages = block_keys(head_dim, on_amd()), num_warps(rows), 2
+    if q.dtype == torch.float32:  # whose products take registers: no tensor cores
+        keys, warps, stages = 16, 8, 1
     launch: Any = partials_kernel[(len(items), num_kv_heads)]
     launch(
         q,
@@ -350,15 +353,15 @@ def launch_partials(
         HEAD_DIM=head_dim,
         BLOCK_DIM=max(power_of_two(head_dim), MIN_TILE),
         BLOCK_ROWS=rows,
-        BLOCK_KEYS=block_keys(head_dim, on_amd()),
+        BLOCK_KEYS=keys,
         WINDOW=scoring.window or 0,
         SOFTCAP=scoring.softcap is not None,
         INT8=form == "int8",
         FP8=form == "fp8",
         PRECISION=precision(q),
         WIDEN=interpreted(),
-        num_warps=num_warps(rows),
-        num_stages=2,
+        num_warps=warps,
+        num_stages=stages,
         **(AMD_OPTIONS if on_amd() else {}),
     )
 

@@ -278,8 +278,8 @@ def sample(
 def cost(rows: int, vocab: int, *, masked: bool, filtered: bool) -> Cost:
     """A row's logits are read from memory once; further looks at them are of the cache.
 
-    Three looks draw, 27 more find the thresholds of filters; each scales, compares and adds: about
-    8 operations a logit.
+    Three looks draw, of about 8 operations a logit; 27 more find the thresholds of filters, and
+    compare with and add to 8 values.
     """
     moved = rows * (vocab * 4 + (vocab / 8 if masked else 0))
-    return Cost(moved, rows * vocab * (30 if filtered else 3) * 8)
+    return Cost(moved, rows * vocab * (24 + (27 * 24 if filtered else 0)))
