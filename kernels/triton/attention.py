@@ -40,16 +40,24 @@ PAGE_SIZES = tuple(2**n for n in range(8))  # 1 to 128
 
 
 @triton.jit
-def _tanh(x):
+def tanh(x):
     return 1 - 2 / (1 + tl.exp(2 * x))
 
 
 @triton.jit
-def _dot(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+def dot(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
     """a @ b in float32. WIDEN: the interpreter multiplies the bits of bfloat16 as whole numbers."""
     if WIDEN:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def weigh(scores, best):
+    """The rows' largest so far, what their sums are then times, and the weights of scores."""
+    largest = tl.maximum(best, tl.max(scores, 1))
+    safe = tl.where(largest == float("-inf"), 0.0, largest)  # no key so far is seen
+    return largest, tl.exp(best - safe), tl.exp(scores - safe[:, None])
 
 
 @triton.jit
@@ -147,28 +155,24 @@ def partials_kernel(
         valid = is_key[:, None] & is_dim[None, :]
         keys = tl.load(k_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
         keys = _values(keys, INT8, FP8, q.dtype.element_ty)
-        scores = _dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
+        scores = dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
         scale_at = (kv_at + HEAD_DIM) // 4
         if INT8:
             scores *= tl.load(k_scales + scale_at, mask=is_key, other=0.0)[None, :]
         if SOFTCAP:
-            scores = _tanh(scores / softcap) * softcap
+            scores = tanh(scores / softcap) * softcap
         sees = is_key[None, :] & (key[None, :] <= position[:, None])
         if WINDOW > 0:
             sees = sees & (key[None, :] > position[:, None] - WINDOW)
         scores = tl.where(sees, scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, 1))
-        safe = tl.where(new_best == float("-inf"), 0.0, new_best)  # no key of these is seen
-        share = tl.exp(best - safe)
-        weights = tl.exp(scores - safe[:, None])
+        best, share, weights = weigh(scores, best)
         values = tl.load(v_pages + kv_at[:, None] + dims[None, :], mask=valid, other=0.0)
         values = _values(values, INT8, FP8, q.dtype.element_ty)
         total = total * share + tl.sum(weights, 1)
         if INT8:
             weights *= tl.load(v_scales + scale_at, mask=is_key, other=0.0)[None, :]
         gathered *= share[:, None]
-        gathered += _dot(to_kind(weights, values.dtype), values, PRECISION, WIDEN)
-        best = new_best
+        gathered += dot(to_kind(weights, values.dtype), values, PRECISION, WIDEN)
     if FP8:
         gathered *= tl.load(v_scales + kv_head) * 256
 

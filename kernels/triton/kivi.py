@@ -22,7 +22,7 @@ from radixgen.kernels.attention_plan import Scoring
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.kivi import KiviForm
 from radixgen.kernels.triton import attention
-from radixgen.kernels.triton.attention import DeviceItems, Partials, _dot, _tanh
+from radixgen.kernels.triton.attention import DeviceItems, Partials, dot, tanh, weigh
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.kivi_items import KiviItems
 from radixgen.kernels.triton.launch import check_device, check_floats, interpreted, on_amd, to_kind
@@ -186,18 +186,15 @@ def kivi_partials_kernel(
         k_zero = tl.load(k_numbers + numbers_at + HEAD_DIM + dims).to(tl.float32)
         keys = _codes(tl.load(k_codes + codes_at), BITS) * k_scale[None, :] + k_zero[None, :]
         keys = to_kind(keys, queries.dtype)
-        scores = _dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
+        scores = dot(queries, tl.trans(keys), PRECISION, WIDEN) * scale
         if SOFTCAP:
-            scores = _tanh(scores / softcap) * softcap
+            scores = tanh(scores / softcap) * softcap
         key = start + tokens
         sees = key[None, :] < end[:, None]
         if WINDOW > 0:
             sees = sees & (key[None, :] > position[:, None] - WINDOW)
         scores = tl.where(sees, scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, 1))
-        safe = tl.where(new_best == float("-inf"), 0.0, new_best)  # no key of these is seen
-        share = tl.exp(best - safe)
-        weights = tl.exp(scores - safe[:, None])
+        best, share, weights = weigh(scores, best)
         total = total * share + tl.sum(weights, 1)
 
         group_at = numbers_at + tokens[:, None] * GROUPS + groups[None, :]
@@ -207,8 +204,7 @@ def kivi_partials_kernel(
         values = values * v_scale[:, :, None] + v_zero[:, :, None]
         values = to_kind(tl.reshape(values, [PAGE, HEAD_DIM]), queries.dtype)
         gathered *= share[:, None]
-        gathered += _dot(to_kind(weights, queries.dtype), values, PRECISION, WIDEN)
-        best = new_best
+        gathered += dot(to_kind(weights, queries.dtype), values, PRECISION, WIDEN)
 
     place = (first_row + row) * num_heads + head
     tl.store(stats + place * 2, best, mask=is_row)

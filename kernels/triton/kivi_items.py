@@ -53,7 +53,7 @@ def make_kivi_items(
     Raises KernelError when a page that is seen in full precision lies nowhere.
     """
     positions = positions_of(tables, PAGE_SIZE)
-    recent = positions // form.run * form.run
+    recent = positions // form.run * form.run  # form.first_recent of all at once
     recent = np.where(recent > form.sink, recent, 0).astype(np.int32)
     coarse = _coarse_tables(tables, recent)
     builder = ItemBuilder(PAGE_SIZE, max_rows, window, positions)
@@ -69,8 +69,9 @@ def make_kivi_items(
             own = queries[recent[queries] == first]
             builder.add(own, positions, plain.pages(row), first, int(positions[own[-1]]) + 1)
     work = builder.build()
-    used = work.pages[work.items[num_coarse, 2] :] if num_coarse < len(work.items) else work.pages
-    require(not bool((used < 0).any()), "a page that is seen in full precision is not at hand")
+    require(
+        not bool((work.pages < 0).any()), "a page that is seen in full precision is not at hand"
+    )
     return KiviItems(work, num_coarse, recent)
 
 
