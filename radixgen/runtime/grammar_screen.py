@@ -59,7 +59,7 @@ class TakesLong(Exception):
 class Screen:
     """A process that compiles first. It is started when it is first needed, or by `start`, and
     again after it had to be killed; it goes with this object. For one thread at a time, but for
-    `close`."""
+    `close`. `max_seconds` of a constraint, `max_bytes` and `nice`ness of the process."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Screen:
     ) -> None:
         self.max_seconds = max_seconds
         self.max_bytes = max_bytes
-        self.num_killed = 0
         self.nice = nice
+        self.num_killed = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._lock = threading.Lock()

@@ -27,24 +27,24 @@ class Pace:
         self._clock = clock
         self._free = threading.Event()
         self._free.set()
-        self._is_held = False
+        self.is_held = False  # by the engine
         self._last = -math.inf
 
     def hold(self) -> None:
         """The engine needs the interpreter."""
-        self._is_held = True
+        self.is_held = True
         self._free.clear()
 
     def release(self) -> None:
         """The engine computes without the interpreter, or has nothing to do."""
-        self._is_held = False
+        self.is_held = False
         self._last = self._clock()
         self._free.set()
 
     @property
     def is_quiet(self) -> bool:
         """Whether there has been no step of late."""
-        return not self._is_held and self._clock() - self._last > QUIET
+        return not self.is_held and self._clock() - self._last > QUIET
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Pace:
             sys.setprofile(previous)
 
     def _at_call(self, *_: object) -> None:
-        if self._is_held:
+        if self.is_held:
             self._free.wait(LONGEST_STOP)
 
 

@@ -5,11 +5,15 @@ import random
 import re
 import threading
 from array import array
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scheduling import HashModel, drive_engine, terminals_of
 
+from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
@@ -194,3 +198,27 @@ def test_what_takes_long_delays_no_other_constraint() -> None:
     (outcome,) = pool.take()
     assert outcome.rid == "hostile"
     assert "over 10 s to compile" in str(outcome.error)
+
+
+@pytest.mark.parametrize("spec", [None, GrammarSpec("regex", "[ab]{3}")])
+def test_others_may_have_the_interpreter_while_a_step_computes(spec: GrammarSpec | None) -> None:
+    engine = make_engine()
+    assert engine.grammars is not None
+    pace, run, held = engine.grammars.pace, engine.runner.run, list[tuple[bool, bool]]()
+
+    def watched(
+        batch: ScheduledBatch,
+        bitmask: "NDArray[np.int32] | None" = None,
+        fill_mask: Callable[[], None] | None = None,
+    ) -> StepResult:
+        before = pace.is_held
+        assert fill_mask is not None
+        fill_mask()
+        held.append((before, pace.is_held))
+        return run(batch, bitmask, fill_mask)
+
+    engine.runner.run = watched  # type: ignore[method-assign]
+    engine.add(GenerateRequest("r", SamplingParams(max_tokens=3, seed=1), spec), array("i", [1]))
+    assert isinstance(terminals_of(drive_engine(engine))["r"], RequestFinished)
+    assert set(held) == {(False, True)}, "until the logits are there"
+    assert not pace.is_held, "nor between steps"
