@@ -83,6 +83,12 @@ class Conversation:
         return array("i", self._ids.since(0))
 
     @property
+    def num_spelled(self) -> int:
+        """Of the committed ids, the first ones that spell the text: all, unless the open message
+        has thoughts that are to be forgotten."""
+        return len(self._lasting.ids if self._lasting else self._ids)
+
+    @property
     def messages(self) -> Sequence[dict[str, str]]:
         """The closed ones."""
         return self._messages.since(0)

@@ -368,7 +368,9 @@ class Executor:
 
     def _remember(self, meta: Mapping[str, Any]) -> None:
         prompt, cached = meta.get("prompt_tokens", 0), meta.get("cached_tokens", 0)
-        self.asked.append(Asked(self.conversation.num_characters, prompt, cached))
+        conversation = self.conversation
+        spelled = conversation.num_spelled
+        self.asked.append(Asked(conversation.num_characters, prompt, cached, spelled))
 
     def _settle(self, told: Told, gen: Gen, generations: Sequence[Generation]) -> None:
         if told.variables:
@@ -402,7 +404,7 @@ class Executor:
 
     async def _think(self, node: Select, thoughts: Thoughts, told: Told) -> dict[str, Any]:
         """Have thoughts and no answer; returns what is told of them."""
-        options = replace(node.options, max_tokens=thoughts.budget + 1, n=1)
+        options = replace(node.options, max_tokens=thoughts.budget + 1, min_tokens=0, n=1)
         (generation,) = await self._ask(Gen(None, options, _NOTHING, thoughts=thoughts), told)
         return {name: generation.meta.get(name) for name in REASONING_META}
 

@@ -1,5 +1,6 @@
 """A node on its way through an executor, and what comes of it. Knows no loops and no backends."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ class Asked:
     position: int  # characters of text before the answer
     prompt_tokens: int
     cached_tokens: int
+    spelled_tokens: int = sys.maxsize  # the first ones, that are the text's: no hidden thoughts
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def coloured(executor: Executor, pieces: Iterable[Written]) -> Iterator[Segment]
 
 def _cached_characters(executor: Executor, asked: Asked) -> int:
     """Characters of the prompt that the model did not have to compute."""
-    ids = executor.conversation.ids[: asked.cached_tokens]
+    ids = executor.conversation.ids[: min(asked.cached_tokens, asked.spelled_tokens)]
     return min(len(executor.backend.decode(ids)), asked.position) if asked.cached_tokens else 0
 
 

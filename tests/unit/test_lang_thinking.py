@@ -155,6 +155,17 @@ def test_a_tool_is_called_after_the_thoughts(backend: ScriptedBackend) -> None:
     assert state["sum_reasoning_content"] == '{"name": "no"}'
 
 
+def test_thoughts_before_choices_are_not_those_of_the_run(backend: ScriptedBackend) -> None:
+    backend.answer = lambda _: "<think>red</think>"
+
+    @function
+    def program(s: Any) -> None:
+        s += gen("x", choices=["blue", "red"], thinking=20)
+
+    state = program.run(backend=backend, min_tokens=100, max_tokens=200, n=2)
+    assert state["x"] in ("blue", "red")
+
+
 def test_tags_of_ones_own_and_those_of_the_model(backend: ScriptedBackend) -> None:
     backend.answer = lambda text: "[[a]]b" if text.endswith("1") else "◁think▷c◁/think▷d"
     backend.chat = ChatFormat(chatml, Tags("◁think▷", "◁/think▷"))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scripted_backend import ScriptedBackend
+from scripted_backend import ScriptedBackend, chatml
 
-from radixgen.lang import function, gen, select, user
+from radixgen.lang import assistant, function, gen, select, user
 from radixgen.lang.backends.protocol import Generation, Push
+from radixgen.lang.chat import ChatFormat
 from radixgen.lang.constraints import ForcedText
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.ir import Gen
@@ -218,3 +219,23 @@ def test_a_new_generation_follows_its_own_constraint() -> None:
         ("generated", "a"),
         ("forced", "b"),
     ]
+
+
+def test_hidden_thoughts_are_no_cached_text(backend: CachingBackend) -> None:
+    """They are in the prompt of what follows in their message, and not in the text."""
+
+    def forgets(messages: list[dict[str, str]], generation: bool) -> str:
+        kept = [m | {"content": m["content"].rpartition("</think>")[2]} for m in messages]
+        return chatml(kept, generation)
+
+    backend.chat = ChatFormat(forgets)
+    backend.cached = 10**6
+    backend.answer = lambda text: "<think>a long thought</think>A" if text.endswith("|>") else "B"
+
+    @function
+    def thinks(s: Any) -> None:
+        s += user("Q") + assistant(gen("a", thinking=40) + " & " + gen("b"))
+
+    found = segments(thinks.run(backend=backend).executor)
+    assert [kind for kind, _ in found] == ["cached", "generated", "literal", "generated", "literal"]
+    assert [text for _, text in found][1:] == ["A", " & ", "B", "<|end|>\n"]
