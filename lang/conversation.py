@@ -207,6 +207,8 @@ class Conversation:
     def lead_thoughts(self) -> str:
         """As `lead`, before thoughts that this message is not to keep; returns what is visible."""
         if self._lasting is None:
+            if self.form.encode is not None:
+                self.prompt()  # what stays is what the next message goes on from, token by token
             self._lasting = _Lasting(self._ids.copy(), self.pending, len(self._pieces))
         before_answer, before_text = self._leads
         self._leads = ("", "")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import write_tiny_model
+from helpers import CHATML, write_byte_tokenizer, write_tiny_model
 
+import radixgen as rg
 from radixgen import Runtime
 from radixgen.types import FinishReason, GrammarSpec, Thinking
 
@@ -17,8 +18,12 @@ SPECIAL = Thinking(8, end="<|im_start|>")
 
 
 @pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    model = write_tiny_model(tmp_path_factory.mktemp("model"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def runtime(model: Path) -> Iterator[Runtime]:
     with Runtime(model, num_pages=200, threads=1, check=True) as runtime:
         yield runtime
 
@@ -95,24 +100,52 @@ def test_thoughts_beyond_max_tokens_leave_room_for_the_answer(runtime: Runtime) 
     assert len(result.token_ids) <= 20
 
 
-def test_forced_text_after_thoughts_changes_no_token(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path)
+def test_forced_text_after_thoughts_changes_no_token(runtime: Runtime, model: Path) -> None:
     fixed = GrammarSpec("regex", '\\{"answer": "[a-c]{2}", "done": true\\}')
-    results = []
-    for mode in ("off", "exact", "fast"):
-        with Runtime(model, num_pages=100, threads=1, jump_forward=mode, check=True) as runtime:
-            results.append(
-                runtime.generate(
-                    "Q: ",
-                    thinking=TAGS,
-                    grammar=fixed,
-                    max_tokens=90,
-                    temperature=0,
-                    logprobs=None if mode == "fast" else 2,
-                )
-            )
-    assert re.fullmatch(fixed.source, results[2].text)
-    assert results[2].thoughts == results[0].thoughts
-    assert results[0].token_ids == results[1].token_ids
-    assert results[0].thoughts == results[1].thoughts
-    assert len(results[1].choices[0].logprobs) == len(results[1].token_ids)
+    asked: dict[str, Any] = {"thinking": TAGS, "grammar": fixed, "max_tokens": 90, "temperature": 0}
+    exact = runtime.generate("Q: ", logprobs=2, **asked)
+    assert len(exact.choices[0].logprobs) == len(exact.token_ids)
+    others = []
+    for mode in ("off", "fast"):
+        with Runtime(model, num_pages=100, threads=1, jump_forward=mode, check=True) as other:
+            others.append(other.generate("Q: ", **asked))
+    off, fast = others
+    assert (off.token_ids, off.thoughts) == (exact.token_ids, exact.thoughts)
+    assert re.fullmatch(fixed.source, fast.text)
+    assert fast.thoughts == exact.thoughts
+
+
+FORGETS = CHATML.replace("m.content }}", "m.content.split('</think>')[-1] }}")
+
+
+@pytest.mark.parametrize("template", [CHATML, FORGETS])
+def test_conversations_reuse_all_that_their_template_keeps(tmp_path: Path, template: str) -> None:
+    """Where thoughts stay every turn computes its new tokens alone; where they go, the answers that
+    were computed after them as well."""
+    model = write_tiny_model(tmp_path, max_position_embeddings=2048)
+    write_byte_tokenizer(model, template)
+    drafts: Any = {"jump_forward": "off", "prompt_lookup": False, "suffix_drafts": False}
+
+    @rg.function
+    def program(s: Any) -> None:
+        for turn in range(4):
+            s += rg.user(f"Turn {turn}?")
+            s += rg.assistant(rg.gen(f"x{turn}", regex="[0-9]{3}", thinking=30, max_tokens=60))
+
+    with Runtime(model, page_size=1, num_pages=3000, threads=1, **drafts) as runtime:
+        state = program.run(backend=runtime, temperature=0)
+    known = 0
+    for turn in range(4):
+        meta = state.get_meta_info(f"x{turn}")
+        assert meta["cached_tokens"] == known
+        if template is CHATML:
+            known = meta["prompt_tokens"] + meta["completion_tokens"] - 1
+        else:
+            known = meta["prompt_tokens"]
+    assert (state.text().count("<think>") == 4) == (template is CHATML)
+    tokenizer_text = bytes(i for i in state.executor.conversation.ids if i < 256).decode()
+    marks = ("<|im_start|>", "<|im_end|>")
+    plain = state.text()
+    for mark in marks:
+        plain = plain.replace(mark, "")
+    assert plain.startswith(tokenizer_text)
