@@ -25,7 +25,7 @@ MAX_COUNT = 2**31 - 2
 
 # The operations of native/api.c, in its order.
 EMPTY, EPS, SET, LIT, CAT, ALT, REP, AND, NOT, RULE, NODE, WORDS, SWITCH = range(13)
-SAVE, CHECK, ALIVE = range(13, 16)
+SAVE, CHECK, ALIVE, SAVED = range(13, 17)
 
 
 class NodeProgram:
@@ -36,7 +36,16 @@ class NodeProgram:
     intersections and complements, where the engine itself looks (CHECK) unless it is told (ALIVE).
     """
 
-    __slots__ = ("_boolean", "_chain_node", "_known", "_rule_index", "code", "data", "saved")
+    __slots__ = (
+        "_boolean",
+        "_chain_node",
+        "_known",
+        "_places",
+        "_rule_index",
+        "code",
+        "data",
+        "saved",
+    )
 
     def __init__(
         self,
@@ -47,6 +56,7 @@ class NodeProgram:
         self.code: list[int] = []
         self.data = bytearray()
         self.saved: list[Expr] = []  # the expressions that SAVE marks, in order
+        self._places: dict[Expr, int] = {}  # in that list: what comes again is built once
         self._known = known
         self._rule_index = rule_index
         self._chain_node = chain_node
@@ -60,6 +70,8 @@ class NodeProgram:
             self._literal(node.args[0])
         elif (known := self._known.get(node)) is not None:
             self.code += (NODE, known)
+        elif (place := self._places.get(node)) is not None:
+            self.code += (SAVED, place)
         else:
             self._compound(node)
 
@@ -110,6 +122,7 @@ class NodeProgram:
         if self._boolean and facts(node).boolean:
             return  # not checked in there, so not to be taken for what it is outside
         self.code.append(SAVE)
+        self._places[node] = len(self.saved)
         self.saved.append(node)
 
     def _parts(self, code: int, parts: tuple[Node, ...]) -> None:

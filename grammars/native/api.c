@@ -119,9 +119,9 @@ EXPORT void rx_free(Engine *e) {
 
 /* ---- expressions: a postfix program --------------------------------------------------------- */
 
-enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK, O_ALIVE };
+enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK, O_ALIVE, O_SAVED };
 
-typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved; } Program;
+typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved, num_saved; } Program;
 
 static u32 build_many(Engine *e, Program *p, enum Op op, u32 count) {
     u32 *parts = p->stack + p->n - count, node = EPS;
@@ -153,6 +153,7 @@ static u32 build_one(Engine *e, Program *p, enum Op op) {
     case O_NOT: return make_not(e, p->stack[--p->n]);
     case O_RULE: p->at += 1; return make_rule(e, (u32)a[0]);
     case O_NODE: p->at += 1; return (u32)a[0];
+    case O_SAVED: p->at += 1; return p->saved[a[0]];
     case O_WORDS:
         p->at += 2 + a[1];
         return add_words(e, p->data + a[0], (const u32 *)(a + 2), (u32)a[1], NULL);
@@ -168,7 +169,7 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
     while (p.at < end) {
         enum Op op = (enum Op)*p.at++;
         if (op == O_SAVE) {
-            *p.saved++ = p.stack[p.n - 1];
+            p.saved[p.num_saved++] = p.stack[p.n - 1];
             continue;
         }
         if (op == O_CHECK) {
@@ -190,7 +191,7 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
 EXPORT i32 rx_build(Engine *e, const i32 *program, u32 length, const u8 *data, u32 *stack,
                     u32 *saved) {
     ENTER(e);
-    LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved}, program + length));
+    LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved, 0}, program + length));
 }
 
 /* Returns the node of the new rule. */
