@@ -27,8 +27,10 @@ class Bench:
 
     def seconds(self, action: Callable[[], object], in_a_row: int = 1) -> float:
         """The median time of an action, launched `in_a_row` times between two waits."""
-        action()  # compiled and warm
-        in_a_row = 1 if self.small else in_a_row
+        if self.small:
+            in_a_row = 1
+        else:
+            action()  # compiled and warm
         samples = []
         for _ in range(self.repeats):
             self.wait()
