@@ -177,16 +177,29 @@ def kivi_attention_reference(
         torch.cat((dequantize_keys(pages[0], form.bits), plain[0].float())),
         torch.cat((dequantize_values(pages[1], form.bits), plain[1].float())),
     )
+    joined = _tables_of_runs(form, tables, plain_indices, num_pages)
+    return paged_attention_reference(
+        q, *pools, *joined, scale=scale, window=window, softcap=softcap
+    )
+
+
+def _tables_of_runs(
+    form: KiviForm,
+    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+    plain_indices: Tensor,
+    num_pages: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Each run's queries as a sequence; plain pages come behind the quantised `num_pages`."""
     queries, used = tables[0].tolist(), tables[1].tolist()
-    indptr, indices, last, ends = [0], list[Tensor](), list[int](), [0]
+    ends, indptr, indices, last = [0], [0], [tables[2][:0]], list[int]()
     for row, last_len in enumerate(tables[3].tolist()):
         own = slice(used[row], used[row + 1])
         length = (used[row + 1] - used[row] - 1) * PAGE_SIZE + last_len
         position = length - (queries[row + 1] - queries[row])
         while position < length:
-            recent = form.first_recent(position)
             end = min((position // form.run + 1) * form.run, length)
             ids = torch.where(plain_indices[own] < 0, -1, plain_indices[own] + num_pages)
+            recent = form.first_recent(position)
             if recent:
                 coarse = slice(form.sink_pages, recent // PAGE_SIZE)
                 ids[coarse] = tables[2][own][coarse]
@@ -195,13 +208,9 @@ def kivi_attention_reference(
             last.append((end - 1) % PAGE_SIZE + 1)
             ends.append(ends[-1] + end - position)
             position = end
-    narrow = (torch.tensor(x, dtype=torch.int32) for x in (ends, indptr, last))
-    qo_indptr, kv_indptr, last_page_len = narrow
-    kv_indices = torch.cat(indices) if indices else tables[2][:0]
+    kv_indices = torch.cat(indices)
     require(
         not bool((kv_indices < 0).any()), "a page that is seen in full precision is not at hand"
     )
-    return paged_attention_reference(
-        q, *pools, qo_indptr, kv_indptr, kv_indices, last_page_len,
-        scale=scale, window=window, softcap=softcap,
-    )  # fmt: skip
+    narrow = [torch.tensor(x, dtype=torch.int32) for x in (ends, indptr, last)]
+    return narrow[0], narrow[1], kv_indices, narrow[2]

@@ -356,9 +356,9 @@ def cost(
     """As attention.py's, but that coarse items read pages in `bits`. Unpacking is not counted."""
     whole = attention.cost(made.work, num_heads, num_kv_heads, head_dim, dtype, dtype)
     coarse = made.work.items[: made.num_coarse].astype(np.int64)
-    num_heads_pages = int((coarse[:, 4] - coarse[:, 3]).sum()) // kivi.PAGE_SIZE * num_kv_heads
+    head_pages = int((coarse[:, 4] - coarse[:, 3]).sum()) // kivi.PAGE_SIZE * num_kv_heads
     plain_bytes = kivi.PAGE_SIZE * head_dim * dtype.itemsize
-    saved = 2 * num_heads_pages * (plain_bytes - KiviForm(bits).page_bytes(head_dim))
+    saved = 2 * head_pages * (plain_bytes - KiviForm(bits).page_bytes(head_dim))
     return replace(whole, bytes=whole.bytes - saved, launches=whole.launches + 1)
 
 
