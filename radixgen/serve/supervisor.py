@@ -111,7 +111,7 @@ class Supervisor:
         self.num_open += num_prompts
         self._idle.clear()
         try:
-            yield self._living or await self._next()
+            yield await self._live()
         except RuntimeUnavailable:
             self.report_loss()
             raise
@@ -126,10 +126,12 @@ class Supervisor:
         request that kills runtimes."""
         if self.draining or client.connection.num_heard != num_heard:
             return None
-        return await self._next()
+        return await self._live()
 
-    async def _next(self) -> EngineClient:
-        """The client of the next runtime."""
+    async def _live(self) -> EngineClient:
+        """The client of a living runtime: of this one, or of the next."""
+        if self._living is not None:
+            return self._living
         self._changed.clear()
         self.report_loss()
         with contextlib.suppress(TimeoutError):

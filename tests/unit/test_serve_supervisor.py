@@ -126,6 +126,7 @@ def test_only_what_a_dead_runtime_never_heard_is_sent_again() -> None:
             num_heard = first.connection.num_heard
             first.die()
             assert await kept.replacement(first, num_heard) is launcher.started[1]
+            assert await kept.replacement(first, num_heard) is launcher.started[1]  # who is late
             first.connection.num_heard += 1  # it lived when the request was there
             assert await kept.replacement(first, num_heard) is None
             kept.draining = True
