@@ -178,13 +178,15 @@ class RuntimeProcess:
         if self._child is None:
             return "the runtime has been shut down"
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(0.5)  # its socket closes a moment before it is gone
+            self._child.wait(2)  # its socket closes a moment before it is gone
         status = self._child.returncode
         if status is None:
             return "the runtime has closed the connection"
         if status == 0:
             return "the runtime has been shut down"
         what = f"by signal {-status}" if status < 0 else f"with status {status}"
+        if self._log_thread is not None:
+            self._log_thread.join(2)  # its last words may still be in the pipe
         log = "".join(self._tail).strip()
         return f"the runtime ended {what}" + (f"; it said last:\n{log}" if log else "")
 

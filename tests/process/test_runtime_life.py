@@ -83,7 +83,7 @@ def test_draining_lets_open_requests_finish(model: Path) -> None:
     worker = threading.Thread(target=lambda: results.append(runtime.generate("x", LONG)))
     worker.start()
     wait_until(lambda: not is_idle(runtime))
-    runtime.shutdown(drain=True)
+    runtime.shutdown(drain=True, timeout=200)
     worker.join(200)
     assert results[0].finish_reason is FinishReason.LENGTH
     assert len(results[0].token_ids) == 3000
