@@ -368,7 +368,8 @@ u32 worst_cost(Engine *e, u32 state) {
 
 /* A state that most bytes leave for a loop, or that can stay in one. */
 static u32 open_record(Engine *e, u32 state) {
-    Slice *slice = endless_loop(e, state, WIDE_LOOP, 1);
+    Slice *slice = endless_loop(e, state, ALL_CHARACTERS, 1);
+    if (!slice) slice = endless_loop(e, state, WIDE_LOOP, 1);
     if (slice) return outside_record(e, slice, state);
     u32 loop = common_loop(e, state);
     return loop == DEAD ? NONE : difference_from(e, state, loop);
