@@ -24,6 +24,7 @@ from radixgen.kernels.kv_types import row_width
 from radixgen.kernels.triton.attention_items import Items
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.launch import (
+    AMD_OPTIONS,
     check_device,
     check_floats,
     interpreted,
@@ -34,8 +35,6 @@ from radixgen.kernels.triton.launch import (
 
 MIN_TILE = 16  # rows or columns that a tensor core's product needs
 HEAD_SIZES = (32, 64, 80, 96, 128, 192, 256)
-# One shape of instruction, and with it one order of additions, for tiles of every size.
-AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
 PAGE_SIZES = tuple(2**n for n in range(8))  # 1 to 128
 
 

@@ -25,7 +25,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU's rates a second. `flops`: outside tensor cores, float32."""
+    """A GPU's rates a second. `flops_per_s`: of float32 outside tensor cores."""
 
     name: str
     bytes_per_s: float

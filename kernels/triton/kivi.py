@@ -8,6 +8,9 @@ Only codes, scales and zeros are read; keys and values are made of them in regis
 its law are those of kernels/kivi.py.
 """
 
+# What a kernel computes with has Triton's types, whatever Python's operators say.
+# pyright: reportArgumentType=false
+
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,7 +28,14 @@ from radixgen.kernels.triton import attention
 from radixgen.kernels.triton.attention import DeviceItems, Partials, dot, tanh, weigh
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.kivi_items import KiviItems
-from radixgen.kernels.triton.launch import check_device, check_floats, interpreted, on_amd, to_kind
+from radixgen.kernels.triton.launch import (
+    AMD_OPTIONS,
+    check_device,
+    check_floats,
+    interpreted,
+    on_amd,
+    to_kind,
+)
 
 HEAD_SIZES = (32, 64, 128)
 PAGE = tl.constexpr(kivi.PAGE_SIZE)  # tokens of a page, and channels of a value's group
@@ -335,7 +345,7 @@ def _launch_coarse(
         WIDEN=interpreted(),
         num_warps=attention.num_warps(rows),
         num_stages=NUM_STAGES,
-        **(attention.AMD_OPTIONS if on_amd() else {}),
+        **(AMD_OPTIONS if on_amd() else {}),
     )
 
 

@@ -9,6 +9,8 @@ from triton import knobs
 from radixgen.kernels.checks import require
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+# One shape of AMD's instruction, and with it one order of additions, for tiles of every size.
+AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
 INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 

@@ -7,7 +7,6 @@ a time: nothing is split over columns. That the instruction is the same is teste
 Packed weights are in packed.py.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,28 +16,9 @@ from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_floats, on_amd, product, to_kind
+from radixgen.kernels.triton.launch import check_floats, product, to_kind
 from radixgen.kernels.triton.packed import TiledWeight, linear_packed
-
-# AMD: one shape of instruction for all tiles.
-AMD_OPTIONS = {"matrix_instr_nonkdim": 16, "num_stages": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What a program computes: outputs times rows, over `columns` at a time."""
-
-    outputs: int
-    rows: int
-    columns: int
-    num_warps: int
-    num_stages: int
-
-    def options(self) -> dict[str, Any]:
-        """As the launch takes them here."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        return options | (AMD_OPTIONS if on_amd() else {})
-
+from radixgen.kernels.triton.tiles import Tile, tile_for
 
 TILES = (Tile(64, 16, 128, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 128, 64, 8, 3))
 # float32 has no tensor cores in full precision, and takes twice the shared memory.
@@ -102,7 +82,7 @@ def linear(x: Tensor, weight: Tensor | TiledWeight, bias: Tensor | None = None) 
     rows = len(x)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if out.numel():
-        tile = tile_for(rows, x.dtype)
+        tile = tile_for(rows, tiles_of(x.dtype))
         grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs))
         launch: Any = linear_kernel[grid]
         launch(
@@ -124,10 +104,9 @@ def linear(x: Tensor, weight: Tensor | TiledWeight, bias: Tensor | None = None) 
     return out
 
 
-def tile_for(rows: int, dtype: torch.dtype) -> Tile:
-    """The least tile that holds all rows, or the largest there is."""
-    tiles = WIDE_TILES if dtype == torch.float32 else TILES
-    return next((tile for tile in tiles if rows <= tile.rows), tiles[-1])
+def tiles_of(dtype: torch.dtype) -> tuple[Tile, ...]:
+    """Those for weights of `dtype`, in rising order."""
+    return WIDE_TILES if dtype == torch.float32 else TILES
 
 
 def cost(rows: int, outputs: int, columns: int, dtype: torch.dtype) -> Cost:

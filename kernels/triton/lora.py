@@ -23,6 +23,7 @@ from torch import Tensor
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.launch import (
+    AMD_OPTIONS,
     check_device,
     check_floats,
     on_amd,
@@ -35,7 +36,6 @@ BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_OUTPUTS = 16, 128, 128
 SLICE = 1024  # columns
 MIN_RANK, MAX_RANK = 16, 256  # of a tile; smaller ranks are padded with zeros
 NUM_WARPS = 4
-AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,13 +29,13 @@ from torch import Tensor
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device, check_floats, on_amd, product, to_kind
+from radixgen.kernels.triton.launch import check_device, check_floats, product, to_kind
+from radixgen.kernels.triton.tiles import Tile, tile_for
 
 TILE, GROUP = 64, 32
 SLICE = 1024  # columns
 BUSY = 256  # programs that keep a GPU's memory busy
 SUM_BLOCK = 256  # outputs whose slices a program adds
-AMD_OPTIONS = {"matrix_instr_nonkdim": 16, "num_stages": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +138,7 @@ def _unpack(weight: PackedWeight, form: CodeForm) -> tuple[Tensor, Tensor, Tenso
     return codes, scales, lows
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What a program computes: outputs times rows, over 64 columns at a time."""
-
-    outputs: int
-    rows: int
-    num_warps: int
-    num_stages: int
-
-    def options(self) -> dict[str, Any]:
-        """As the launch takes them here."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        return options | (AMD_OPTIONS if on_amd() else {})
-
-
-TILES = (Tile(64, 16, 4, 8), Tile(64, 64, 4, 3), Tile(128, 128, 8, 3))
+TILES = (Tile(64, 16, 64, 4, 8), Tile(64, 64, 64, 4, 3), Tile(128, 128, 64, 8, 3))
 
 
 @triton.jit
@@ -294,14 +279,9 @@ def linear_packed(x: Tensor, weight: TiledWeight, bias: Tensor | None = None) ->
 
 
 def _is_split(rows: int, outputs: int, num_slices: int) -> bool:
-    tile = tile_for(rows)
+    tile = tile_for(rows, TILES)
     programs = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.outputs)
     return num_slices > 1 and programs < BUSY and rows <= TILES[1].rows
-
-
-def tile_for(rows: int) -> Tile:
-    """The least tile that holds all rows, or the largest there is."""
-    return next((tile for tile in TILES if rows <= tile.rows), TILES[-1])
 
 
 def _launch(
@@ -309,7 +289,7 @@ def _launch(
 ) -> None:
     """Fill out [rows, outputs], or [slices, rows, outputs] with what each slice adds."""
     (outputs, columns), rows, form = weight.shape, len(x), weight.form
-    tile = tile_for(rows)
+    tile = tile_for(rows, TILES)
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs), num_slices)
     launch: Any = linear_packed_kernel[grid]
     launch(

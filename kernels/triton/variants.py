@@ -19,7 +19,8 @@ from radixgen.kernels.triton import (
 )
 from radixgen.kernels.triton import kivi as triton_kivi
 from radixgen.kernels.triton.compile import Variant
-from radixgen.kernels.triton.launch import power_of_two
+from radixgen.kernels.triton.launch import AMD_OPTIONS, power_of_two
+from radixgen.kernels.triton.tiles import AMD_TILE_OPTIONS
 
 
 def variants() -> Iterator[Variant]:
@@ -75,7 +76,7 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
         },
         odd="num_heads",
         num_warps=attention.num_warps(rows),
-        amd=attention.AMD_OPTIONS | {"BLOCK_KEYS": attention.block_keys(head_dim, amd=True)},
+        amd=AMD_OPTIONS | {"BLOCK_KEYS": attention.block_keys(head_dim, amd=True)},
         GROUP=4,
         PAGE_SIZE=16,
         HEAD_DIM=head_dim,
@@ -109,7 +110,7 @@ def _kivi() -> Iterator[Variant]:
                 odd="num_heads",
                 num_warps=attention.num_warps(rows),
                 num_stages=triton_kivi.NUM_STAGES,
-                amd=attention.AMD_OPTIONS,
+                amd=AMD_OPTIONS,
                 GROUP=4,
                 BITS=bits,
                 HEAD_DIM=head_dim,
@@ -225,7 +226,7 @@ def _linear() -> Iterator[Variant]:
             odd="rows",
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
-            amd=linear.AMD_OPTIONS,
+            amd=AMD_TILE_OPTIONS,
             BIASED=False,
             BLOCK_OUTPUTS=tile.outputs,
             BLOCK_ROWS=tile.rows,
@@ -250,7 +251,7 @@ def _packed() -> Iterator[Variant]:
                 odd="rows",
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
-                amd=packed.AMD_OPTIONS,
+                amd=AMD_TILE_OPTIONS,
                 BITS=form.bits,
                 OFFSET=form.offset,
                 HAS_LOW=form.has_low,
@@ -322,7 +323,7 @@ def _lora() -> Iterator[Variant]:
             },
             odd="num_rows num_parts",
             num_warps=lora.NUM_WARPS,
-            amd=lora.AMD_OPTIONS,
+            amd=AMD_OPTIONS,
             RANK=rank,
             SLICE=lora.SLICE,
             BLOCK_ROWS=lora.BLOCK_ROWS,
@@ -339,7 +340,7 @@ def _lora() -> Iterator[Variant]:
             },
             odd="num_rows num_slices num_parts",
             num_warps=lora.NUM_WARPS,
-            amd=lora.AMD_OPTIONS,
+            amd=AMD_OPTIONS,
             RANK=rank,
             BLOCK_ROWS=lora.BLOCK_ROWS,
             BLOCK_OUTPUTS=lora.BLOCK_OUTPUTS,

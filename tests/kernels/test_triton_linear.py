@@ -9,8 +9,9 @@ from torch import Tensor
 
 from radixgen.errors import KernelError
 from radixgen.kernels.linear import PackedWeight, dequantize, linear_reference
-from radixgen.kernels.triton.linear import TILES, linear, tile_for
+from radixgen.kernels.triton.linear import TILES, linear
 from radixgen.kernels.triton.packed import FORMS, SLICE, dequantize_rows, pack_for_gpu
+from radixgen.kernels.triton.tiles import tile_for
 
 DTYPES = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 1e-2)]
 SIZES = [(1, 64, 64), (5, 37, 33), (17, 100, 96), (70, 130, 160), (0, 8, 8), (3, 5, 0)]
@@ -101,7 +102,7 @@ def test_tiles_of_every_size_compute_the_same(kind: str | None) -> None:
     whole = linear(x, taken)
     for rows in (1, 16, 17, 64, 65, 128):
         assert torch.equal(linear(x[:rows], taken), whole[:rows]), rows
-    assert {tile_for(rows, torch.bfloat16) for rows in (1, 64, 65, 4096)} == set(TILES)
+    assert {tile_for(rows, TILES) for rows in (1, 64, 65, 4096)} == set(TILES)
 
 
 @pytest.mark.parametrize("kind", ["q4_1", "q8_0"])
