@@ -12,6 +12,7 @@ import triton
 
 from radixgen.kernels.triton.compile import TARGETS
 
+pytestmark = pytest.mark.timeout(1800)  # half a minute's work, on however slow a machine
 BASELINE = Path(__file__).with_name("triton_baseline.json")
 Table = dict[str, dict[str, Any]]
 # Kernels that read few bytes, each a number here and there.
@@ -23,7 +24,7 @@ def table() -> Table:
     """Of every variant and target, by a process in which Triton compiles."""
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     command = [sys.executable, "-W", "ignore", "-m", "radixgen.kernels.triton.table"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-3000:]
     found: Table = json.loads(done.stdout)["binaries"]
     return found
