@@ -238,11 +238,11 @@ def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMat
     and InvalidGrammar when the vocabulary spells none of them.
     """
     matcher = grammar.matcher()
-    if max_tokens == 0:
-        return matcher
     needed = matcher.shortest_completion()
     if matcher.error is not None:
         raise InvalidGrammar(matcher.error)
+    if max_tokens == 0 and matcher.is_accepting():
+        return matcher  # no text is one of its texts
     if max_tokens is not None and needed > max_tokens:
         raise InvalidRequest(
             f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
