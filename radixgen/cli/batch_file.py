@@ -22,6 +22,8 @@ from radixgen.errors import InvalidRequest
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 MAX_FAULTS = 5  # of a file, told at once
+MAX_BEFORE = 32  # characters that are shown before a fault
+SURROGATE = "a lone surrogate is no character; replace or remove it"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -89,9 +91,14 @@ def _object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def parse(line: Line) -> tuple[str, dict[str, Any]]:
+def parse(line: Line) -> tuple[str, bytes]:
     """Path and body of a request. Raises LineError for what no batch can hold."""
-    value = _object(line.raw)
+    if not _is_text(line.custom_id):
+        raise LineError("invalid_custom_id", f"custom_id {_shown(line.custom_id)}: {SURROGATE}")
+    try:
+        value = _object(line.raw)
+    except ValueError as error:  # deeper than Python reads from where it is called now
+        raise LineError("invalid_body", f"the request {error}") from None
     method, url, body = value.get("method", "POST"), value.get("url"), value.get("body")
     if method != "POST":
         raise LineError("invalid_method", f"method {_shown(method)} is not POST")
@@ -101,7 +108,29 @@ def parse(line: Line) -> tuple[str, dict[str, Any]]:
         raise LineError("invalid_body", "body is missing, or is no object")
     if body.get("stream"):
         raise LineError("invalid_body", "body.stream: an answer of a batch is whole; leave it out")
-    return url, body
+    return url, _encoded(body)
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    """A body as it is sent. Raises LineError for what Python's JSON reads and nobody else's."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        before = error.object[max(error.start - MAX_BEFORE, 0) : error.start]
+        message = f"body: after {before!r}: {SURROGATE}"
+    except RecursionError:
+        message = "body is nested too deeply"
+    except ValueError:
+        message = "body holds NaN or Infinity, or a number of that size, which JSON does not have"
+    raise LineError("invalid_body", message) from None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(value: Any) -> str:
@@ -164,7 +193,9 @@ class Answers:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record; after this a kill does not lose it."""
-        self._file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(record, ensure_ascii=False)
+        # UTF-8 lacks lone surrogates only: written with a backslash, they are JSON's own escapes.
+        self._file.write(text.encode(errors="backslashreplace") + b"\n")
         self._file.flush()
 
     def _lock(self) -> None:

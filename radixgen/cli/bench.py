@@ -72,6 +72,7 @@ Model = Annotated[
         "--model",
         "-m",
         help="A directory, a .gguf file or a hub id. Default: the embedded one.",
+        callback=common.check_utf8,
         show_default=False,
         rich_help_panel=RUNTIME,
     ),
@@ -81,6 +82,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
+        callback=common.check_utf8,
         help="A setting of the runtime; may be repeated.",
         rich_help_panel=RUNTIME,
     ),

@@ -25,7 +25,10 @@ Ctrl-C   stop the answer that is being written"""
 
 def chat(
     model: common.Model = "",
-    system: Annotated[str, typer.Option(help="What the model is told before you speak.")] = "",
+    system: Annotated[
+        str,
+        typer.Option(help="What the model is told before you speak.", callback=common.check_utf8),
+    ] = "",
     url: Annotated[
         str,
         typer.Option(
@@ -140,12 +143,14 @@ class Conversation:
 
     def _read(self) -> str | None:
         try:
-            if sys.stdin.isatty():
-                return input("> ")
-            line = sys.stdin.readline()
-            return line if line else None
+            return common.read_line("> ")
         except EOFError:
             return None
+        except InvalidRequest as error:
+            if not sys.stdin.isatty():
+                raise
+            err.print(f"{error}", markup=False)
+            return ""
         except KeyboardInterrupt:
             err.print("[dim]/exit or Ctrl-D leaves[/]")
             return ""

@@ -35,6 +35,27 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 MODEL, SAMPLING = "Model and runtime", "Sampling"  # panels of the help
 
+
+def check_utf8(param: typer.CallbackParam, value: T) -> T:
+    """The callback of options and arguments that are sent on as text: their value as it is.
+
+    Raises InvalidRequest for bytes that are not UTF-8, which Python keeps as lone surrogates.
+    """
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str):
+            decoded(text.encode(errors="surrogatepass"), param.opts[0])
+    return value
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text that bytes stand for. Raises InvalidRequest, with their `name`, if not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        message = f"{name} is not UTF-8 (byte {error.start}); convert it first, such as by iconv"
+        raise InvalidRequest(message) from None
+
+
 Model = Annotated[
     str,
     typer.Option(
@@ -42,6 +63,7 @@ Model = Annotated[
         "-m",
         help="A directory, a .gguf file or a hub id. Default: RADIXGEN_MODEL, else the embedded "
         "SmolLM2-135M-Instruct, which is fetched once.",
+        callback=check_utf8,
         show_default=False,
         rich_help_panel=MODEL,
     ),
@@ -51,6 +73,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
+        callback=check_utf8,
         help="A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated. Or "
         "RADIXGEN_SET.",
         rich_help_panel=MODEL,
@@ -145,11 +168,23 @@ def write(text: str) -> None:
 
 def read_stdin() -> str:
     """All of stdin. Raises InvalidRequest for what is not UTF-8."""
+    return decoded(sys.stdin.buffer.read(), "stdin")
+
+
+def read_line(prompt: str) -> str:
+    """A line of stdin, which a user at a terminal is asked for.
+
+    Raises EOFError at its end, InvalidRequest for what is not UTF-8.
+    """
+    if not sys.stdin.isatty():
+        data = sys.stdin.buffer.readline()
+        if not data:
+            raise EOFError
+        return decoded(data, "a line of stdin")
     try:
-        return sys.stdin.buffer.read().decode()
+        return decoded(input(prompt).encode(errors="surrogatepass"), "the line")
     except UnicodeDecodeError as error:
-        message = f"stdin is not UTF-8 (byte {error.start}); convert it first, such as by iconv"
-        raise InvalidRequest(message) from None
+        raise InvalidRequest(f"the line is not UTF-8 (byte {error.start})") from None
 
 
 def progress() -> Progress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from radixgen.cli import common, constraint, remote
 from radixgen.cli.common import err, out
@@ -25,6 +26,7 @@ def complete(
         str,
         typer.Argument(
             help="The text to continue; - reads it from stdin. Without one you are asked.",
+            callback=common.check_utf8,
             show_default=False,
         ),
     ] = "",
@@ -41,6 +43,7 @@ def complete(
         str,
         typer.Option(
             help="With --chat: what the model is told first.",
+            callback=common.check_utf8,
             show_default=False,
             rich_help_panel="Server",
         ),
@@ -69,7 +72,11 @@ def complete(
     ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="End before this text; may be repeated.", rich_help_panel=SAMPLING),
+        typer.Option(
+            help="End before this text; may be repeated.",
+            rich_help_panel=SAMPLING,
+            callback=common.check_utf8,
+        ),
     ] = None,
     schema: constraint.Schema = "",
     regex: constraint.Regex = "",
@@ -207,15 +214,17 @@ def converse(asker: Asker, model: str) -> None:
     err.print(f"[dim]{model} at {asker.url}; Ctrl-D leaves, Ctrl-C stops an answer[/]", markup=True)
     while True:
         try:
-            prompt = input("> ")
+            prompt = common.read_line("> ")
+            if prompt.strip():
+                _answer(asker, prompt)
         except EOFError:
             return
-        if not prompt.strip():
-            continue
-        pieces = asker.pieces(prompt)
-        try:
-            show(pieces)
-        except KeyboardInterrupt:
-            common.write("\n")
         except InvalidRequest as error:  # this prompt's fault: the next may do
-            err.print("[bold red]error:[/]", str(error), markup=True)
+            err.print("[bold red]error:[/]", escape(str(error)))
+
+
+def _answer(asker: Asker, prompt: str) -> None:
+    try:
+        show(asker.pieces(prompt))
+    except KeyboardInterrupt:
+        common.write("\n")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from radixgen.cli import common
 from radixgen.cli.grammar import read_spec
 from radixgen.errors import InvalidRequest
 from radixgen.types import GrammarSpec
@@ -31,6 +32,7 @@ Regex = Annotated[
         "--regex",
         metavar="PATTERN",
         help="The answer matches this regular expression, whole.",
+        callback=common.check_utf8,
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -41,6 +43,7 @@ Choice = Annotated[
         "--choice",
         metavar="TEXT",
         help="The answer is one of these; repeat it.",
+        callback=common.check_utf8,
         rich_help_panel=PANEL,
         show_default=False,
     ),

@@ -14,7 +14,12 @@ from radixgen.types import GenerateResult, GrammarSpec, SamplingParams, Usage
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads it from stdin.")],
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            help="The text to continue; - reads it from stdin.", callback=common.check_utf8
+        ),
+    ],
     model: common.Model = "",
     max_tokens: common.MaxTokens = 128,
     temperature: common.Temperature = 0.0,
@@ -25,7 +30,9 @@ def generate(
     stop: Annotated[
         list[str] | None,
         typer.Option(
-            help="End before this text; may be repeated.", rich_help_panel=common.SAMPLING
+            help="End before this text; may be repeated.",
+            rich_help_panel=common.SAMPLING,
+            callback=common.check_utf8,
         ),
     ] = None,
     n: Annotated[

@@ -103,7 +103,11 @@ def check(
     out.print(f"[green]compiles[/] as {spec.kind} in {took:.1f} ms")
     if text is None:
         return
-    data = sys.stdin.buffer.read().removesuffix(b"\n") if text == "-" else text.encode()
+    data = (
+        sys.stdin.buffer.read().removesuffix(b"\n")
+        if text == "-"
+        else text.encode(errors="surrogateescape")
+    )
     if not _judge(automaton, start, data):
         raise typer.Exit(common.FAILURE)
 
@@ -341,6 +345,7 @@ def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
             f"there is no file {source}; if that is the constraint itself, name its --kind",
             "schema",
         )
+    source = common.decoded(source.encode(errors="surrogatepass"), "the constraint")
     return source, guess_kind(source)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from radixgen import env
+from radixgen.cli import common
 from radixgen.errors import (
     ConfigError,
     InvalidRequest,
@@ -54,6 +55,7 @@ ServedModel = Annotated[
         "--model",
         "-m",
         help="One of the server's models. Default: its first.",
+        callback=common.check_utf8,
         show_default=False,
         rich_help_panel="Server",
     ),
@@ -176,7 +178,7 @@ def message_of(body: bytes) -> str:
     """What an error's body says, in any of the shapes that servers use."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return " ".join(body.decode("utf-8", "replace").split())[:MAX_SHOWN]
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and name in value:

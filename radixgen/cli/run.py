@@ -30,7 +30,13 @@ def run(
     ],
     arg: Annotated[
         list[str] | None,
-        typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; may be repeated."),
+        typer.Option(
+            "--arg",
+            "-a",
+            metavar="NAME=VALUE",
+            help="An argument; may be repeated.",
+            callback=common.check_utf8,
+        ),
     ] = None,
     model: common.Model = "",
     url: Annotated[

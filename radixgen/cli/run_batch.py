@@ -5,6 +5,7 @@ Both are asked over the same API: the runtime's is served inside this process, w
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from radixgen.cli import common, remote
 from radixgen.cli.batch_file import Answers, Line, LineError, answered, failed, parse
 from radixgen.cli.batch_file import read_requests as read_lines
 from radixgen.cli.common import err
-from radixgen.errors import InvalidRequest, RuntimeUnavailable
+from radixgen.errors import ConfigError, InvalidRequest, RuntimeUnavailable
 from radixgen.launch import make_config
 from radixgen.model.hub import resolve
 
@@ -26,9 +27,15 @@ if TYPE_CHECKING:
     import httpx2
 
 FILES, WHERE, HOW = "Files", "Who answers", "How"
+JSON = {"content-type": "application/json"}
 RETRIES = 6  # of a request that nobody could take
 FIRST_PAUSE, MAX_PAUSE = 0.5, 20.0  # seconds between them
 BUSY = (429, 502, 503, 504)
+REFUSED = (401, 403)
+
+
+class KeyRefused(ConfigError):
+    """The server does not take the key: it would refuse every other request as well."""
 
 
 def run_batch(
@@ -77,6 +84,7 @@ def run_batch(
             "--model",
             "-m",
             help="Of the runtime: a directory, a .gguf file or a hub id.",
+            callback=common.check_utf8,
             show_default=False,
             rich_help_panel=WHERE,
         ),
@@ -85,6 +93,7 @@ def run_batch(
         list[str] | None,
         typer.Option(
             help="What the requests call it; may be repeated.",
+            callback=common.check_utf8,
             show_default="its own",
             rich_help_panel=WHERE,
         ),
@@ -94,6 +103,7 @@ def run_batch(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
+            callback=common.check_utf8,
             help="A setting of the runtime; may be repeated.",
             rich_help_panel=WHERE,
         ),
@@ -108,6 +118,7 @@ def run_batch(
     "url": "/v1/chat/completions", "body": {...}}; /v1/completions and
     /v1/responses are answered too. The output has a line for each, in the
     order in which they finish. A request that fails has its error there.
+    A key that is refused ends the run instead.
 
     \b
     Examples:
@@ -131,7 +142,7 @@ def run_batch(
             served = server(url, api_key) if url else local(model, settings, served_model_name)
             try:
                 common.run_async(run.all(todo, served, concurrency))
-            except (KeyboardInterrupt, RuntimeUnavailable):
+            except (KeyboardInterrupt, RuntimeUnavailable, KeyRefused):
                 err.print(f"{run.tally.sentence()}. The same command goes on from here")
                 raise
     err.print(run.tally.sentence())
@@ -206,8 +217,8 @@ class Tally:
         self.num_done += 1
         usage = response["body"].get("usage") or {}
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-        self.prompt_tokens += usage.get("prompt_tokens", usage.get("input_tokens", 0))
-        self.completion_tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
+        self.prompt_tokens += usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+        self.completion_tokens += usage.get("completion_tokens") or usage.get("output_tokens") or 0
         self.cached_tokens += details.get("cached_tokens") or 0
 
     def sentence(self) -> str:
@@ -232,7 +243,7 @@ class Run:
         self._answers = answers
 
     async def all(self, lines: list[Line], served: Any, concurrency: int) -> None:
-        """Answer every line. Raises RuntimeUnavailable when nobody answers any more."""
+        """Answer every line. Raises RuntimeUnavailable when nobody answers, and KeyRefused."""
         with common.progress() as bar:
             task = bar.add_task("requests", total=self.tally.num, completed=len(self.tally.earlier))
             async with served as client:
@@ -263,23 +274,24 @@ class Run:
             advance()
 
 
-async def post(
-    client: "httpx2.AsyncClient", line: Line, path: str, body: dict[str, Any]
-) -> dict[str, Any]:
+async def post(client: "httpx2.AsyncClient", line: Line, path: str, body: bytes) -> dict[str, Any]:
     """The record of a request, tried again while nobody can take it.
 
-    Raises RuntimeUnavailable when there is nobody even so.
+    Raises RuntimeUnavailable when there is nobody even so, KeyRefused for a wrong key.
     """
     import httpx2
 
     pause = FIRST_PAUSE
     for last in [False] * RETRIES + [True]:
         try:
-            answer = await client.post(path, json=body)
-        except httpx2.TransportError as error:
+            answer = await client.post(path, content=body, headers=JSON)
+        except httpx2.RequestError as error:
             if last:
                 raise remote.unreachable(str(client.base_url), error) from None
         else:
+            if answer.status_code in REFUSED:
+                why = remote.refusal(answer.status_code, answer.content, answer.headers)
+                raise KeyRefused(f"the server lets nobody in with this key: {why}")
             if answer.status_code not in BUSY or last:
                 request_id = answer.headers.get("x-request-id", "")
                 return answered(line, answer.status_code, request_id, _body(answer.content))
@@ -291,7 +303,16 @@ async def post(
 
 def _body(content: bytes) -> Any:
     try:
-        return json.loads(content)
-    except ValueError:
-        text = remote.message_of(content)
-        return {"error": {"message": text, "type": "internal_error", "param": None, "code": None}}
+        value = json.loads(content, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    text = remote.message_of(content)
+    return {"error": {"message": text, "type": "internal_error", "param": None, "code": None}}
+
+
+def _finite(text: str) -> float | None:
+    """A number of an answer; None for one that JSON does not have, such as NaN."""
+    value = float(text)
+    return value if math.isfinite(value) else None

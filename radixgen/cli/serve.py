@@ -36,6 +36,7 @@ def serve(
         typer.Argument(
             help="A directory, a .gguf file or a hub id. Default: RADIXGEN_MODEL, else the "
             "embedded SmolLM2-135M-Instruct.",
+            callback=common.check_utf8,
             envvar="RADIXGEN_MODEL",
             show_envvar=False,
             show_default=False,
@@ -53,7 +54,12 @@ def serve(
     ] = None,
     served_model_name: Annotated[
         list[str] | None,
-        option(MODEL, "The model's name in requests; may be repeated.", show_default="its own"),
+        option(
+            MODEL,
+            "The model's name in requests; may be repeated.",
+            show_default="its own",
+            callback=common.check_utf8,
+        ),
     ] = None,
     reasoning_parser: Annotated[
         str,
@@ -72,6 +78,7 @@ def serve(
             "RADIXGEN_SET.",
             "--set",
             metavar="NAME=VALUE",
+            callback=common.check_utf8,
             allow_from_autoenv=False,
         ),
     ] = None,

@@ -8,8 +8,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer.main
@@ -19,6 +20,7 @@ from helpers import write_tiny_model
 from radixgen import Runtime
 from radixgen.__main__ import app
 from radixgen.cli import common
+from radixgen.cli.chat import Conversation
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -205,6 +207,73 @@ def test_chat_reuses_the_conversation() -> None:
     assert cached[1] > 30
     for said in ("no command /nonsense", "forget the conversation", "is forgotten"):
         assert said in done.said
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("generate", "ü\udcff"), "prompt is not UTF-8 (byte 2); convert it first"),
+        (("generate", "x", "--stop", "a", "--stop", "\udcff"), "--stop is not UTF-8 (byte 0)"),
+        (("generate", "x", "--regex", "\udcff"), "--regex is not UTF-8"),
+        (("generate", "x", "--choice", "\udcff"), "--choice is not UTF-8"),
+        (("generate", "x", "--schema", "\udcff"), "neither a file that can be read nor a JSON"),
+        (("generate", "x", "--model", "/no/\udcff"), "--model is not UTF-8 (byte 4)"),
+        (("generate", "x", "--set", "polcy=\udcff"), "--set is not UTF-8 (byte 6)"),
+        (("complete", "\udcff"), "prompt is not UTF-8"),
+        (("complete", "x", "--chat", "--system", "\udcff"), "--system is not UTF-8"),
+        (("complete", "x", "--model", "\udcff"), "--model is not UTF-8"),
+        (("complete", "x", "--stop", "\udcff"), "--stop is not UTF-8"),
+        (("chat", "--system", "\udcff"), "--system is not UTF-8"),
+        (("run", "lang.programs.chat", "--arg", "a=\udcff"), "--arg is not UTF-8"),
+        (("run-batch", "-i", "\udcff", "-o", "x"), "there is no file"),
+        (("run-batch", "-i", "x", "-o", "x", "--served-model-name", "\udcff"), "is not UTF-8"),
+        (("bench", "serve", "--model", "\udcff"), "--model is not UTF-8"),
+        (("serve", "\udcff"), "model is not UTF-8"),
+        (("serve", "--served-model-name", "\udcff"), "--served-model-name is not UTF-8"),
+        (("grammar", "check", "[a-z]\udcff"), "the constraint is not UTF-8 (byte 5)"),
+        (("grammar", "check", "[a-z]+", "a\udcff"), "(byte 1)"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_told(args: tuple[str, ...], said: str) -> None:
+    done = radixgen_here(*args)
+    assert done.status in (1, 2)
+    assert said in done.said
+
+
+LINES = b"Hello\n\xffWorld\nAnd now?\n"
+
+
+@pytest.mark.usefixtures("_started")
+def test_chat_ends_at_a_piped_line_that_is_not_utf8() -> None:
+    done = radixgen_here("chat", "--max-tokens", "3", "--seed", "1", stdin=LINES)
+    assert done.status == 2
+    assert "error: a line of stdin is not UTF-8 (byte 0); convert it first" in done.said
+    assert done.err.count("of them cached") == 1
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_chat_goes_on_after_a_typed_line_that_is_not_utf8(
+    errors: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As Python's locales have it, such a line is an error or holds surrogates."""
+    typed = iter(LINES.splitlines())
+    heard: list[str] = []
+
+    def ask(prompt: str) -> str:
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        return line.decode("utf-8", errors)
+
+    def answer(messages: list[dict[str, Any]]) -> Generator[tuple[str, str]]:
+        heard.append(messages[-1]["content"])
+        yield "yes", ""
+
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr("sys.stdin", mock.Mock(isatty=lambda: True))
+    Conversation("someone", answer, "").run()
+    assert heard == ["Hello", "And now?"]
+    assert "the line is not UTF-8 (byte 0)" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("_started")

@@ -1,6 +1,7 @@
 """`radixgen run-batch`: the format, what is refused, and going on after a kill."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from command_line import radixgen
 from live_server import tiny_model
 
 from radixgen.cli import run_batch
-from radixgen.cli.batch_file import Answers
+from radixgen.cli.batch_file import Answers, Line, LineError, parse
 from radixgen.errors import InvalidRequest
 
 PATH = "/v1/completions"
@@ -33,7 +34,8 @@ def write(path: Path, requests: list[dict[str, Any]]) -> str:
 
 def records(path: Path) -> dict[str, Any]:
     lines = path.read_text("utf-8").splitlines()
-    found = {record["custom_id"]: record for record in map(json.loads, lines)}
+    read = (json.loads(line, parse_constant=pytest.fail) for line in lines)
+    found = {record["custom_id"]: record for record in read}
     assert len(found) == len(lines), "a request is answered twice"
     return found
 
@@ -49,7 +51,8 @@ class Handler(BaseHTTPRequestHandler):
         prompt = json.loads(self.rfile.read(size))["prompt"]
         status = self.api.answer(prompt)
         usage = {"prompt_tokens": 4, "completion_tokens": 2}
-        good, bad = {"usage": usage, "echo": prompt}, {"error": {"message": "no"}}
+        good = {"usage": usage, "echo": prompt} | self.api.more
+        bad = {"error": {"message": "no"}}
         data = json.dumps(good if status == 200 else bad).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(data)))
@@ -67,6 +70,7 @@ class Api:
     def __init__(self) -> None:
         self.plan: dict[str, list[int]] = {}
         self.seen: Counter[str] = Counter()
+        self.more: dict[str, Any] = {}  # fields of every answer
         self.gate = threading.Semaphore(10**6)  # answers that may leave
         handler = type("ApiHandler", (Handler,), {"api": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -135,6 +139,79 @@ def test_answers_and_errors_are_in_the_format(api: Api, tmp_path: Path) -> None:
     assert api.seen == {"good": 1, "ünï": 1, "refused": 1, "busy": 3}
 
 
+ODD = {
+    "a\ud800": ({}, "invalid_custom_id", "custom_id 'a\\ud800': a lone surrogate"),
+    "half": ({"prompt": "x\ud800"}, "invalid_body", "x': a lone surrogate"),
+    "nan": ({"temperature": math.nan}, "invalid_body", "NaN or Infinity"),
+    "huge": ({"temperature": -math.inf}, "invalid_body", "NaN or Infinity"),
+}
+
+
+def check_odd(path: Path) -> None:
+    """The file is JSON in UTF-8, with the error of each of ODD beside one good answer."""
+    found = records(path)
+    assert set(found) == {"good", *ODD}
+    assert found["good"]["response"]["status_code"] == 200
+    for name, (_, code, said) in ODD.items():
+        assert found[name]["response"] is None
+        assert found[name]["error"]["code"] == code
+        assert said in found[name]["error"]["message"]
+
+
+def test_an_odd_line_is_an_error_of_its_own(api: Api, tmp_path: Path) -> None:
+    requests = [request(name, **{"prompt": name} | body) for name, (body, *_) in ODD.items()]
+    given = write(tmp_path / "in.jsonl", [*requests, request("good", prompt="good")])
+    output = tmp_path / "out.jsonl"
+    for more, said in (
+        ((), "1 answered, 4 failed"),
+        ((), "0 answered, 4 failed, 5 were in the output already"),
+        (("--retry-failed",), "0 answered, 4 failed, 1 were in the output already"),
+    ):
+        done = batch(given, output, "--url", api.url, *more)
+        assert done.status == 1, done.err
+        assert said in done.said
+        check_odd(output)
+    assert api.seen == {"good": 1}
+
+
+def test_a_line_too_deep_where_it_is_sent_is_an_error_of_its_own() -> None:
+    """It may have been read before, where less of the stack was in use."""
+    raw = b'{"custom_id": "a", "body": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(LineError, match="the request is nested too deeply"):
+        parse(Line(1, "a", raw))
+
+
+def test_an_odd_answer_is_written_as_json(api: Api, tmp_path: Path) -> None:
+    api.more = {"half": "\ud800", "nan": math.nan, "huge": math.inf, "half a number": 0.5}
+    given = write(tmp_path / "in.jsonl", [request("a", prompt="a")])
+    done = batch(given, tmp_path / "out.jsonl", "--url", api.url)
+    assert done.status == 0, done.err
+    body = records(tmp_path / "out.jsonl")["a"]["response"]["body"]
+    assert {name: body[name] for name in api.more} == {
+        "half": "\ud800",
+        "nan": None,
+        "huge": None,
+        "half a number": 0.5,
+    }
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_ends_the_run_and_is_no_answer(status: int, api: Api, tmp_path: Path) -> None:
+    api.plan = {"b": [status]}
+    given = write(tmp_path / "in.jsonl", [request(name, prompt=name) for name in "abc"])
+    output = tmp_path / "out.jsonl"
+    done = batch(given, output, "--url", api.url, "-c", "1")
+    assert done.status == 2
+    assert "the server lets nobody in with this key: no" in done.said
+    assert "1 answered, 0 failed" in done.said
+    assert "The same command goes on from here" in done.said
+    assert set(records(output)) == {"a"}
+    done = batch(given, output, "--url", api.url)
+    assert done.status == 0, done.err
+    assert set(records(output)) == {"a", "b", "c"}
+    assert api.seen == {"a": 1, "b": 2, "c": 1}
+
+
 def test_failures_are_tried_again_if_asked_for(api: Api, tmp_path: Path) -> None:
     api.plan = {"b": [400]}
     given = write(tmp_path / "in.jsonl", [request(name, prompt=name) for name in "abc"])
@@ -191,19 +268,23 @@ def test_a_runtime_of_its_own(tmp_path: Path) -> None:
             request("a", prompt="Hello", max_tokens=4),
             request("b", "/v1/chat/completions", **chat),
             request("c", "/v1/responses", input="Hi", max_output_tokens=4),
+            request("half", prompt="x\ud800"),
+            request("nan", prompt="x", temperature=math.nan),
         )
     )
     output = tmp_path / "out.jsonl"
     settings = ("--set", "num_pages=500", "--set", "threads=1")
     done = batch("-", output, "--model", str(tiny_model()), *settings, stdin=given)
-    assert done.status == 0, done.err
-    bodies = {name: record["response"]["body"] for name, record in records(output).items()}
+    assert done.status == 1, done.err
+    found = records(output)
+    assert all(found.pop(odd)["error"]["code"] == "invalid_body" for odd in ("half", "nan"))
+    bodies = {name: record["response"]["body"] for name, record in found.items()}
     assert {name: body["object"] for name, body in bodies.items()} == {
         "a": "text_completion",
         "b": "chat.completion",
         "c": "response",
     }
-    assert "3 requests: 3 answered, 0 failed;" in done.said
+    assert "5 requests: 3 answered, 2 failed;" in done.said
 
 
 @pytest.mark.parametrize(
