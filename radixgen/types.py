@@ -134,7 +134,7 @@ class SamplingParams:
     max_tokens: int | None = None  # None: until the context is full
     min_tokens: int = 0
     temperature: float = 1.0  # below LEAST_TEMPERATURE: greedy, and taken as 0
-    top_p: float = 1.0
+    top_p: float = 1.0  # below LEAST_TOP_P: taken as that, the likeliest token alone
     top_k: int = 0  # 0: off
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -159,6 +159,8 @@ class SamplingParams:
             _check_range(name, getattr(self, name), kind, low, high)
         if self.temperature < LEAST_TEMPERATURE:
             object.__setattr__(self, "temperature", 0.0)
+        if self.top_p < LEAST_TOP_P:
+            object.__setattr__(self, "top_p", LEAST_TOP_P)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(
@@ -245,6 +247,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 
 LEAST_TEMPERATURE = 1e-5  # the law of less is greedy but for exact ties, and ends in 0 / 0
+LEAST_TOP_P = 1e-9  # above 0, so that a token is left; the likeliest has more
 MAX_STOPS = 64  # stop strings or stop token ids of one request
 MAX_STOP_CHARS = 1000  # of one stop string
 
@@ -252,7 +255,7 @@ RANGES: tuple[tuple[str, type, float, float], ...] = (
     ("max_tokens", int, 0, 2**31 - 1),
     ("min_tokens", int, 0, 2**31 - 1),
     ("temperature", float, 0.0, 100.0),
-    ("top_p", float, 1e-9, 1.0),
+    ("top_p", float, 0.0, 1.0),
     ("top_k", int, 0, 2**31 - 1),
     ("min_p", float, 0.0, 1.0),
     ("repetition_penalty", float, 1e-3, 100.0),

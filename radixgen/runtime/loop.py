@@ -206,7 +206,11 @@ class Loop:
             case Hello(rid):
                 return replace(self.ready, rid=rid)
             case GetStats(rid):
-                own = {"dropped_messages": self.num_dropped, "clients": len(self._clients)}
+                own = {
+                    "dropped_messages": self.num_dropped,
+                    "clients": len(self._clients),
+                    "draining": float(self._draining),
+                }
                 return Stats(rid, self.engine.stats() | own)
             case GetCacheTree(rid, max_nodes, max_preview):
                 return CacheTree(rid, self.engine.cache_tree(max_nodes, max_preview))

@@ -37,6 +37,7 @@ from radixgen.serve.tool_calls import (
     ToolCallParser,
     parsed,
     reader_of,
+    sampling_of_calls,
 )
 from radixgen.serve.tools import Tool, ToolChoice, constrain
 from radixgen.types import Choice, FinishReason, GenerateResult, Piece, Usage
@@ -59,11 +60,13 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         sampling = to_sampling(
             body, context.config, max_tokens=_max_tokens(body), logprobs=_logprobs(body, context)
         )
+        sampling = sampling_of_calls(sampling, choice)
         prompt = await prompt_ids(context.client, turns, tools, plan.layout)
         thinking = plan.thinking(context.client.tokenizer, prompt, sampling.max_tokens)
         job = make_job(request, "chatcmpl", [prompt], sampling, constraint, body, lora, thinking)
         make_split = partial(Split, thinking, show, content is None)
-        answer = _Answer(context, job, body, reader_of(tools, choice), make_split)
+        reader = reader_of(tools, choice, sampling)
+        answer = _Answer(context, job, body, reader, make_split)
         if body.stream:
             return await context.stream(request, answer.events(request, when_usage))
         results = await context.run(request, job)
@@ -152,7 +155,9 @@ class _Answer:
         thoughts, text = split.push(choice)
         message |= told_thoughts(thoughts) if split.tells_apart else {}
         text += self._kept_stop(choice)
-        for item in parsed(text, self._reader) if self._reader else [Said(text)]:
+        is_cut = choice.finish_reason is FinishReason.STOP
+        items = parsed(text, self._reader, is_cut=is_cut) if self._reader else [Said(text)]
+        for item in items:
             if isinstance(item, Said):
                 message["content"] = (message["content"] or "") + item.text
             elif isinstance(item, Called):
@@ -243,7 +248,8 @@ class _Answer:
             return
         events = state.parser.push(text)
         if piece.finish_reason is not None:
-            events += state.parser.finish()
+            is_cut = piece.finish_reason is FinishReason.STOP
+            events += state.parser.finish(is_cut=is_cut)
         for item in events:
             delta = self._delta(item, piece.index, state)
             if delta is not None:

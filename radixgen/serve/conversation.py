@@ -177,10 +177,11 @@ def text_of(content: Any, param: str) -> str:
         return content
     if not isinstance(content, list):
         raise bad_request(f"{param} must be text or a list of parts", param)
-    return "".join(_part(part, f"{param}[{i}]") for i, part in enumerate(content))
+    return "".join(text_of_part(part, f"{param}[{i}]") for i, part in enumerate(content))
 
 
-def _part(part: Any, param: str) -> str:
+def text_of_part(part: Any, param: str) -> str:
+    """The text of one part of a message's content."""
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None

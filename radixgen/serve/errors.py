@@ -6,6 +6,7 @@ Anthropic   {"type": "error", "error": {"type", "message"}, "request_id"}
 
 import logging
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ def api_error(error: BaseException, rename: Mapping[str, str] | None = None) -> 
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
-        message = _STANDARD.get(error.status_code, str(error.detail))
+        message = _unread(error) or _STANDARD.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=error.headers)
     if isinstance(error, InvalidRequest):
         param = (rename or {}).get(error.param or "", error.param)
@@ -119,6 +120,17 @@ def api_error(error: BaseException, rename: Mapping[str, str] | None = None) -> 
     else:
         logger.error("a request failed", exc_info=error)
     return ApiError(500, "the server failed to answer this request", code="internal")
+
+
+def _unread(error: HTTPException) -> str:
+    """What kept a body of valid JSON from being read; empty for anything else."""
+    cause = error.__cause__
+    if isinstance(cause, RecursionError):
+        return "the body cannot be read: objects and lists are nested too deeply in it"
+    if type(cause) is ValueError:  # Python's limit on the digits of a whole number
+        limit = sys.get_int_max_str_digits()
+        return f"the body cannot be read: a whole number in it has more than {limit} digits"
+    return ""
 
 
 def unavailable(message: str) -> ApiError:
@@ -150,6 +162,9 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
         known = fields if len(path) == 1 else ()
         hint = unknown_name("parameter", name, known) if known else f"{name!r} is not known here"
         return bad_request(hint, param, "unknown_parameter")
+    if fault["type"] == "none_required" or param in _REFUSED:
+        why = _REFUSED.get(param, "it is not served here")
+        return bad_request(f"{param} must be left out: {why}", param, "unsupported_parameter")
     if fault["type"] == "missing":
         return bad_request(f"{param} is required", param, "missing_required_parameter")
     place = next((i for i, part in enumerate(fault["loc"]) if _form(part)), 0)
@@ -158,6 +173,12 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
         message = f"{param} must be {', '.join(forms[:-1])} or {forms[-1]}"
         return bad_request(message, param, "invalid_type")
     return bad_request(f"{param}: {fault['msg'][:MAX_SHOWN]}", param, "invalid_type")
+
+
+_REFUSED = {
+    "previous_response_id": "nothing is stored here; send the whole conversation as input",
+    "suffix": "text is continued at its end, and not filled in; this is not served here",
+}
 
 
 def _telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -36,6 +36,7 @@ from radixgen.serve.tool_calls import (
     Said,
     parsed,
     reader_of,
+    sampling_of_calls,
 )
 from radixgen.types import FinishReason, GenerateResult, Piece, SamplingParams, Usage
 
@@ -67,9 +68,10 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     with renamed(constraint, prompt="messages", stop="stop_sequences"):
         prompt = await prompt_ids(context.client, turns, tools, thoughts.layout)
         thinking = thoughts.thinking(context.client.tokenizer, prompt, body.max_tokens)
-        job = make_job(request, "msg", [prompt], _sampling(body), constraint, body, lora, thinking)
+        sampling = sampling_of_calls(_sampling(body), choice)
+        job = make_job(request, "msg", [prompt], sampling, constraint, body, lora, thinking)
         split = Split(thinking, Show(hidden=thoughts.wish.on is None), content is None)
-        answer = _Answer(context, job, body, reader_of(tools, choice), split)
+        answer = _Answer(context, job, body, reader_of(tools, choice, sampling), split)
         if body.stream:
             return await context.stream(request, answer.events(request), _error_event(request))
         results = await context.run(request, job)
@@ -162,7 +164,9 @@ class _Answer:
         thoughts, text = self._split.push(choice)
         if self._split.tells_apart:
             blocks.append(self._thought_block(thoughts))
-        for item in parsed(text, self._reader) if self._reader else [Said(text)]:
+        is_cut = choice.finish_reason is FinishReason.STOP
+        items = parsed(text, self._reader, is_cut=is_cut) if self._reader else [Said(text)]
+        for item in items:
             if isinstance(item, Said):
                 blocks.append({"type": "text", "text": item.text})
             elif isinstance(item, Called):
@@ -223,7 +227,8 @@ class _Answer:
         if self._parser is not None:
             events = self._parser.push(text)
             if piece.finish_reason is not None:
-                events += self._parser.finish()
+                is_cut = piece.finish_reason is FinishReason.STOP
+                events += self._parser.finish(is_cut=is_cut)
         for item in events:
             if isinstance(item, Said):
                 if self._open != "text":

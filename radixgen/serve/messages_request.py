@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from radixgen.serve.constraints import Constraint, schema_spec
-from radixgen.serve.conversation import Call, Turn, text_of
+from radixgen.serve.conversation import Call, Turn, text_of, text_of_part
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import Closed, RoutingFields
 from radixgen.serve.reasoning import ThinkingOptions, Wish, effort_wish, options_wish
@@ -85,7 +85,7 @@ def _turns(message: InputMessage, param: str) -> list[Turn]:
         elif kind in ("thinking", "redacted_thinking") and message.role == "assistant":
             thoughts += _thoughts(block, where)
         else:
-            texts.append(text_of([block], where))
+            texts.append(text_of_part(block, where))
     if not texts and not calls:
         return list(results)
     return [*results, Turn(message.role, "".join(texts), tuple(calls), thoughts=thoughts)]

@@ -36,6 +36,7 @@ _GAUGES = frozenset(
         "hit_rate",
         "waiting_grammars",
         "clients",
+        "draining",
         "page_size",
         "draft_row_share",
     }

@@ -3,6 +3,7 @@ but the one token of `/health_generate`."""
 
 import contextlib
 import importlib.metadata
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -25,8 +26,13 @@ router = APIRouter(tags=["server"])
 HEALTH_SECONDS = 20.0
 
 
-def _card(context: Context, name: str) -> dict[str, Any]:
+def _card(context: Context, name: str, request: Request) -> dict[str, Any]:
+    """A model in OpenAI's words, and in Anthropic's as well for their clients."""
     parent = {"parent": context.model_name} if context.adapter_of(name) else {}
+    told: dict[str, Any] = {}
+    if _is_anthropic(request):
+        created = datetime.fromtimestamp(context.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        told = {"type": "model", "display_name": name, "created_at": created}
     return {
         "id": name,
         "object": "model",
@@ -34,7 +40,12 @@ def _card(context: Context, name: str) -> dict[str, Any]:
         "owned_by": "radixgen",
         "max_model_len": context.client.ready.max_context,
         **parent,
+        **told,
     }
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
 
 
 @router.get("/v1/models", responses=answers(ModelList), tags=["OpenAI"])
@@ -42,7 +53,10 @@ async def list_models(request: Request) -> Response:
     """The model that is served, and its adapters, which have it as their parent."""
     context = get_context(request)
     names = [context.model_name, *context.client.ready.adapters]
-    return json_answer({"object": "list", "data": [_card(context, name) for name in names]})
+    cards = [_card(context, name, request) for name in names]
+    ends = {"first_id": names[0], "last_id": names[-1], "has_more": False}
+    told = ends if _is_anthropic(request) else {}
+    return json_answer({"object": "list", "data": cards, **told})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(ModelCard), tags=["OpenAI"])
@@ -50,7 +64,7 @@ async def get_model(name: str, request: Request) -> Response:
     """One model."""
     context = get_context(request)
     context.check_model(name)
-    return json_answer(_card(context, name))
+    return json_answer(_card(context, name, request))
 
 
 @router.get("/health", responses=answers(None))

@@ -47,7 +47,7 @@ async def responses(body: ResponsesRequest, request: Request) -> Response:
         thinking = thoughts.thinking(tokenizer, prompt, most)
         job = make_job(request, "resp", [prompt], _sampling(body), constraint, body, lora, thinking)
         split = Split(thinking, Show(hidden=is_omitted(body.thinking)), content is None)
-        writer = _Writer(job, body, reader_of(tools, choice), split)
+        writer = _Writer(job, body, reader_of(tools, choice, job.sampling), split)
         if body.stream:
             events = _events(context, request, job, writer)
             return await context.stream(request, events, writer.error)

@@ -283,6 +283,9 @@ class ModelCard(BaseModel):
     owned_by: str
     max_model_len: int
     parent: str | None = Field(None, description="of an adapter: the model it belongs to")
+    type: Literal["model"] | None = Field(None, description="this and the next for Anthropic's")
+    display_name: str | None = None
+    created_at: str | None = None
 
 
 class ModelList(BaseModel):

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from radixgen.client import EngineClient
-from radixgen.errors import Overloaded, RadixgenError, RuntimeUnavailable
+from radixgen.errors import InvalidRequest, Overloaded, RadixgenError, RuntimeUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ class Supervisor:
     def state(self) -> Literal["serving", "restarting", "draining"]:
         if self.draining:
             return "draining"
-        return "serving" if self._living is not None else "restarting"
+        is_leaving = self.stats.get("draining", 0) > 0  # the runtime was told to end
+        return "serving" if self._living is not None and not is_leaving else "restarting"
 
     @property
     def _living(self) -> EngineClient | None:
@@ -100,10 +101,16 @@ class Supervisor:
         """The client, with room for so many prompts while the context lasts. A runtime that is
         being restarted is waited for, up to RESTART_SECONDS.
 
-        Raises Overloaded or RuntimeUnavailable.
+        Raises Overloaded or RuntimeUnavailable; InvalidRequest for more than there can be room for.
         """
         if self.draining:
             raise RuntimeUnavailable("the server is shutting down")
+        if num_prompts > self._max_open:
+            raise InvalidRequest(
+                f"prompt holds {num_prompts} prompts, and this server takes {self._max_open} open "
+                "ones at most; send fewer in a request",
+                "prompt",
+            )
         if self.num_open + num_prompts > self._max_open:
             raise Overloaded(
                 f"the server has {self.num_open} open prompts, and takes {self._max_open} at most"

@@ -6,10 +6,11 @@ of a call is held back until that is decided.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING, Tool, ToolChoice
+from radixgen.types import SamplingParams
 
 _HEADER = re.compile(
     r'<tool_call(?:>\n\{"name": "(?P<function>[^"]{1,128})", "arguments": '
@@ -57,11 +58,15 @@ class ToolCallParser:
 
     `last`: custom tools whose calls nothing follows, so that such a call ends with the text, and
     its input may hold what ends other calls.
+    `stops`: the text may be cut within a call, which is none then: so a call is told at its end.
     """
 
-    def __init__(self, last: frozenset[str] = frozenset()) -> None:
+    def __init__(self, last: frozenset[str] = frozenset(), *, stops: bool = False) -> None:
         self.num_calls = 0
         self._last = last
+        self._stops = stops
+        self._waiting: list[Event] = []  # of the call that is open, if such are told at their ends
+        self._begun = ""  # how that call is written, up to its arguments
         self._is_last = False  # whether the call that is open is one of these
         self._held = ""
         self._end = ""  # what closes the call that is open
@@ -73,10 +78,33 @@ class ToolCallParser:
         events = []
         while (event := self._next()) is not None:
             events.extend(event)
-        return _joined(events)
+        return _joined(self._told(events))
 
-    def finish(self) -> list[Event]:
-        """What was held back, now that nothing follows."""
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """What was held back, now that nothing follows. `is_cut`: if a call is open, it was cut by
+        a stop; with `stops`, what was written of it is text then."""
+        events = self._told(self._rest())
+        waiting, self._waiting = self._waiting, []
+        if waiting and is_cut:
+            written = (event.text for event in waiting if isinstance(event, Argument))
+            return [*events, Said(self._begun + "".join(written))]
+        return _joined([*events, *waiting])
+
+    def _told(self, events: list[Event]) -> list[Event]:
+        """Those that may be told by now: all, or with `stops` none of a call that is open."""
+        if not self._stops:
+            return events
+        told: list[Event] = []
+        for event in events:
+            is_inside = bool(self._waiting) or isinstance(event, Called)
+            (self._waiting if is_inside else told).append(event)
+            if isinstance(event, Ended):
+                told += self._waiting
+                self._waiting = []
+        return told
+
+    def _rest(self) -> list[Event]:
+        """What was held back, as events."""
         held, self._held = self._held, ""
         if self._end:
             index, is_over = self.num_calls - 1, held.endswith(self._end)
@@ -117,7 +145,7 @@ class ToolCallParser:
             self._held = rest[len(OPENING) :]
             return list(self._say(before + OPENING))
         events = list(self._say(before))
-        self._blank = ""
+        self._begun, self._blank = self._blank + header[0], ""
         custom = header["custom"] is not None
         self._held, self._end = rest[header.end() :], CUSTOM_END if custom else FUNCTION_END
         self.num_calls += 1
@@ -159,14 +187,21 @@ def _joined(events: list[Event]) -> list[Event]:
 Reader = Callable[[], ToolCallParser]
 
 
-def reader_of(tools: Sequence[Tool], choice: ToolChoice) -> Reader | None:
+def sampling_of_calls(sampling: SamplingParams, choice: ToolChoice) -> SamplingParams:
+    """Without stop strings where the whole answer is calls: they are for text, which there is
+    none of."""
+    return replace(sampling, stop=()) if choice.mode == "required" else sampling
+
+
+def reader_of(tools: Sequence[Tool], choice: ToolChoice, sampling: SamplingParams) -> Reader | None:
     """Makes parsers for an answer that may hold calls; None where it may not. See `constrain`."""
     if not tools or choice.mode == "none":
         return None
-    return partial(ToolCallParser, frozenset(tool.name for tool in tools if tool.is_last))
+    last = frozenset(tool.name for tool in tools if tool.is_last)
+    return partial(ToolCallParser, last, stops=bool(sampling.stop or sampling.stop_token_ids))
 
 
-def parsed(text: str, reader: Reader) -> list[Event]:
-    """The events of a whole text."""
+def parsed(text: str, reader: Reader, *, is_cut: bool = False) -> list[Event]:
+    """The events of a whole text; `is_cut`: see `ToolCallParser.finish`."""
     parser = reader()
-    return parser.push(text) + parser.finish()
+    return _joined(parser.push(text) + parser.finish(is_cut=is_cut))

@@ -59,7 +59,7 @@ class Tool:
             return {"type": "object", "properties": {}, "additionalProperties": False}
         if isinstance(self.parameters, bool):
             return {"type": "object"} if self.parameters else {"type": "object", "not": {}}
-        return {"type": "object"} | dict(self.parameters)
+        return {"type": "object"} | dict(self.parameters) | {"type": "object"}
 
     def tag(self) -> dict[str, Any]:
         """The call as a tag of structural tags."""
@@ -93,7 +93,8 @@ class ToolChoice:
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raises ApiError for names that are malformed or used twice, and for too many."""
+    """Raises ApiError for names that are malformed or used twice, for too many, and for arguments
+    that are to be no object."""
     if len(tools) > MAX_TOOLS:
         raise bad_request(f"tools holds {len(tools)} tools, at most {MAX_TOOLS}", "tools")
     seen: set[str] = set()
@@ -104,6 +105,10 @@ def check_tools(tools: Sequence[Tool]) -> None:
         if tool.name in seen:
             raise bad_request(f"tools has two of the name {tool.name!r}", "tools")
         seen.add(tool.name)
+        kinds = tool.parameters.get("type") if isinstance(tool.parameters, Mapping) else None
+        if kinds is not None and "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+            message = f"tools[{number}]: the arguments of a tool are an object, so the type of its "
+            raise bad_request(message + f"schema must be object, not {str(kinds)[:64]}", "tools")
 
 
 def constrain(

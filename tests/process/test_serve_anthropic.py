@@ -112,6 +112,20 @@ def test_a_last_turn_of_the_assistant_is_continued(client: anthropic.Anthropic) 
     assert create(client, messages=begun).type == "message"
 
 
+def test_stops_leave_a_call_whole_and_models_are_told(client: anthropic.Anthropic) -> None:
+    for choice in ({"type": "any"}, {"type": "tool", "name": TOOL["name"]}):
+        options: Any = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 300,
+                        "extra_body": GREEDY}  # fmt: skip
+        whole, stopped = (
+            create(client, **options, **more) for more in ({}, {"stop_sequences": ["{", "<tool"]})
+        )
+        assert stopped.stop_reason == whole.stop_reason
+        assert stopped.content[0].input == whole.content[0].input
+    (model,) = client.models.list()
+    assert (model.type, model.display_name) == ("model", model.id)
+    assert client.models.retrieve(model.id).created_at == model.created_at
+
+
 def test_schemas_and_stops(client: anthropic.Anthropic) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
               "additionalProperties": False}  # fmt: skip

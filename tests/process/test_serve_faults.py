@@ -177,6 +177,25 @@ def test_sigterm_finishes_what_is_open_and_takes_nothing_new() -> None:
     assert not is_running(runtime)
 
 
+def test_health_tells_of_a_runtime_that_takes_nothing_new() -> None:
+    server = LiveServer(tiny_model(), "--set", "num_pages=2000", "--drain-timeout", "0")
+    try:
+        runtime = server.runtime_pid()
+        with server.client() as http, server.client() as other, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(http.post, "/v1/completions", json=LONG)
+            wait_until(lambda: other.get("/server_info").json()["runtime"]["open_requests"] == 1)
+            os.kill(runtime, signal.SIGTERM)
+            wait_until(lambda: other.get("/health").status_code == 503)
+            assert other.get("/health").json()["error"]["message"] == "restarting"
+            assert other.get("/health_generate").status_code == 503
+            os.kill(runtime, signal.SIGTERM)  # the second ends what is open
+            assert waiting.result(60).status_code in (200, 503)
+            wait_until(lambda: other.get("/health").status_code == 200)
+            assert answers(other)
+    finally:
+        server.kill()
+
+
 def test_what_does_not_finish_in_time_is_aborted() -> None:
     server = LiveServer(tiny_model(), "--set", "num_pages=2000", "--drain-timeout", "0")
     runtime = server.runtime_pid()

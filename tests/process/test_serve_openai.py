@@ -176,7 +176,7 @@ def test_roles_parts_and_earlier_calls_reach_the_prompt(client: openai.OpenAI) -
     [
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.5}, "top_p"),
         ({"n": 0}, "n"),
         ({"n": 100_000}, "n"),
         ({"max_tokens": -5}, "max_tokens"),
@@ -239,6 +239,12 @@ def test_a_salt_keeps_prefixes_apart(client: openai.OpenAI) -> None:
     assert cached("one") == 0
     assert cached("one") > 0
     assert cached("two") == 0
+
+
+def test_no_top_p_leaves_the_likeliest_token(client: openai.OpenAI) -> None:
+    likeliest = chat(client, temperature=0).choices[0].message.content
+    drawn = chat(client, temperature=2, top_p=0, seed=3).choices[0].message.content
+    assert drawn == likeliest
 
 
 def test_many_streams_at_once_each_get_their_own(client: openai.OpenAI) -> None:

@@ -195,6 +195,7 @@ ADD = {
 }
 SUB = {"type": "function", "function": {"name": "sub"}}
 BROKEN = {"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}
+LISTED = {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
 SAY = {"type": "custom", "custom": {"name": "say", "format": {"type": "grammar", "grammar": {
     "syntax": "regex", "definition": "(hello|bye)"}}}}  # fmt: skip
 
@@ -269,6 +270,36 @@ def test_streamed_calls_add_up(client: openai.OpenAI) -> None:
         assert calls[index]["text"] == inner.get("arguments", inner.get("input"))
 
 
+def test_stops_leave_a_required_call_whole(client: openai.OpenAI) -> None:
+    options: Any = {"tools": [ADD], "tool_choice": "required", "parallel_tool_calls": False,
+                    "max_tokens": 300, "seed": 5}  # fmt: skip
+    whole = chat(client, **options).choices[0]
+    stops = ["<tool", "arguments", "{", "}"]
+    stopped = chat(client, stop=stops, **options).choices[0]
+    assert stopped.finish_reason == whole.finish_reason == "tool_calls"
+    written = [choice.message.tool_calls[0].function.arguments for choice in (whole, stopped)]
+    assert written[0] == written[1]
+    streamed = ""
+    for chunk in chat(client, stop=stops, stream=True, **options):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            streamed += call.function.arguments
+    assert streamed == written[0]
+
+
+@pytest.mark.parametrize("stop", ["tool", "arguments", "}"])
+def test_a_call_that_a_stop_cut_is_no_call(client: openai.OpenAI, stop: str) -> None:
+    options: Any = {"tools": [ADD], "response_format": {"type": "json_object"}, "stop": stop,
+                    "max_tokens": 300, "seed": 5, "logit_bias": {str(ord("<")): 100}}  # fmt: skip
+    choice = chat(client, **options).choices[0]
+    assert choice.finish_reason == "stop"
+    assert not choice.message.tool_calls
+    assert choice.message.content.startswith("<")
+    chunks = [chunk.choices[0] for chunk in chat(client, stream=True, **options)]
+    assert not any(chunk.delta.tool_calls for chunk in chunks)
+    assert chunks[-1].finish_reason == "stop"
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == choice.message.content
+
+
 def test_auto_and_none(client: openai.OpenAI) -> None:
     for mode in ("auto", "none"):
         answer = chat(
@@ -291,6 +322,8 @@ def test_auto_and_none(client: openai.OpenAI) -> None:
         ({"tools": [ADD, ADD]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tools": [BROKEN]}, "tools"),
+        ({"tools": [LISTED]}, "tools"),
+        ({"tools": [ADD], "tool_choice": "required", "stop": [""]}, "stop"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"parallel_tool_calls": True}, "parallel_tool_calls"),

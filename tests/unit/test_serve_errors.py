@@ -1,13 +1,16 @@
 """What a body that is not of its schema is told: which field, and what it may be."""
 
+import json
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 
-from radixgen.serve.errors import validation_error
-from radixgen.serve.messages_request import MessagesRequest
+from radixgen.serve.errors import ApiError, api_error, validation_error
+from radixgen.serve.messages_request import MessagesRequest, turns_of
 from radixgen.serve.native import GenerateBody
+from radixgen.serve.responses_request import ResponsesRequest
 from radixgen.serve.schemas import ChatRequest, CompletionRequest
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -35,6 +38,11 @@ PROMPTS = "text, a list of whole numbers, a list of texts or a list of lists of 
         (ChatRequest, CHAT | {"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'"),
         (MessagesRequest, SAID | {"tools": [{"type": "web_search", "name": "w"}]},
          "tools[0].type", "'custom'"),
+        (CompletionRequest, TEXT | {"suffix": "x"}, "suffix", "not served here"),
+        (ResponsesRequest, {"model": "m", "input": "x", "previous_response_id": "r"},
+         "previous_response_id", "nothing is stored here"),
+        (ChatRequest, CHAT | {"guided_whitespace_pattern": " "}, "guided_whitespace_pattern",
+         "must be left out"),
         (GenerateBody, {"input_ids": ["a"]}, "input_ids", "must be a list of whole numbers or"),
         (GenerateBody, {"text": [1, "a"]}, "text", "must be text or a list of texts"),
     ],
@@ -49,3 +57,26 @@ def test_the_field_is_named_and_what_it_may_be(
     assert error.param == param
     assert told in error.message
     assert error.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("9" * 5000, "more than 4300 digits"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_body_that_python_does_not_read_is_told_why(body: str, told: str) -> None:
+    answer = HTTPException(400, "There was an error parsing the body")
+    with pytest.raises((ValueError, RecursionError)) as caught:
+        json.loads(body)
+    answer.__cause__ = caught.value  # as FastAPI raises it
+    assert told in api_error(answer).message
+
+
+def test_a_part_is_named_once() -> None:
+    image = HI | {"content": [{"type": "image"}]}
+    body = MessagesRequest.model_validate(SAID | {"messages": [image]})
+    with pytest.raises(ApiError) as caught:
+        turns_of(body)
+    assert caught.value.param == "messages[0].content[0]"

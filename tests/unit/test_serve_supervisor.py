@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from radixgen.errors import RuntimeUnavailable
+from radixgen.errors import InvalidRequest, Overloaded, RuntimeUnavailable
 from radixgen.serve import supervisor
 from radixgen.serve.supervisor import Supervisor
 
@@ -19,11 +19,12 @@ class Client:
     def __init__(self) -> None:
         self.connection = SimpleNamespace(is_lost=False, num_heard=0)
         self.ready = SimpleNamespace(page_size=8)
+        self.draining = 0.0
 
     async def stats(self) -> dict[str, float]:
         if self.connection.is_lost:
             raise RuntimeUnavailable("gone")
-        return {}
+        return {"draining": self.draining}
 
     def die(self) -> None:
         self.connection.is_lost = True
@@ -131,5 +132,43 @@ def test_only_what_a_dead_runtime_never_heard_is_sent_again() -> None:
             assert await kept.replacement(first, num_heard) is None
             kept.draining = True
             assert await kept.replacement(kept.known, 0) is None
+
+    run(work())
+
+
+def test_more_prompts_than_there_is_ever_room_for_are_no_overload() -> None:
+    async def work() -> None:
+        async with running() as (kept, _):
+            with pytest.raises(
+                InvalidRequest, match="5 prompts, and this server takes 4"
+            ) as caught:
+                async with kept.admit(5):
+                    pass
+            assert caught.value.param == "prompt"
+            async with kept.admit(3):
+                with pytest.raises(Overloaded):
+                    async with kept.admit(2):
+                        pass
+            assert kept.num_open == 0
+
+    run(work())
+
+
+def test_health_knows_of_a_runtime_that_drains() -> None:
+    async def work() -> None:
+        async with running() as (kept, launcher):
+            first: Any = kept.client
+            first.draining = 1.0
+            kept.report_loss()  # as a request does that it has refused
+            while kept.state == "serving":
+                await asyncio.sleep(0)
+            assert states(kept) == ("restarting", False)
+            launcher.allowed.set()
+            first.die()
+            kept.report_loss()
+            while kept.state != "serving":
+                await asyncio.sleep(0)
+            assert kept.healthy
+            assert kept.client is launcher.started[1]
 
     run(work())

@@ -19,10 +19,12 @@ from radixgen.serve.tool_calls import (
     Reader,
     Said,
     ToolCallParser,
+    parsed,
     reader_of,
+    sampling_of_calls,
 )
 from radixgen.serve.tools import OPENING, Tool, ToolChoice, constrain, written_call
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, SamplingParams
 
 ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 SAY = Tool("say", "Says.", input_format={"type": "regex", "pattern": "hi|bye"})
@@ -105,6 +107,38 @@ def test_a_call_that_was_cut_off_is_not_ended() -> None:
     assert num_ended == 0
 
 
+@pytest.mark.parametrize("mark", ["1", "\n</tool", "arguments", "<tool"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_call_that_a_stop_cut_is_text(mark: str, size: int) -> None:
+    reader = reader_of([ADD], ToolChoice(), SamplingParams(stop=(mark,)))
+    assert reader is not None
+    whole = f"so:\n{CALL}"
+    cut = f"{whole}\n{CALL[: CALL.index(mark)]}"
+    for text, num_calls in ((cut, 1), (cut.replace(f"{CALL}\n", ""), 0)):
+        parser, events = reader(), list[Event]()
+        for start in range(0, len(text), size):
+            events += parser.push(text[start : start + size])
+        events += parser.finish(is_cut=True)
+        assert sum(isinstance(event, Called) for event in events) == num_calls
+        assert sum(isinstance(event, Ended) for event in events) == num_calls
+        said = "".join(event.text for event in events if isinstance(event, Said))
+        assert said.strip() == text.replace(f"{CALL}\n", "").strip()
+    (said_all,) = parsed(cut.replace(f"{CALL}\n", ""), reader, is_cut=True)
+    assert isinstance(said_all, Said)
+    # What ran out of tokens is told as far as it came, as without stops.
+    events = parsed(f"{whole}\n{CALL[: CALL.index('1')]}", reader)
+    assert events[-1] == Argument(1, '{"a": ')
+    assert parsed(whole, reader, is_cut=True)[-1] == Ended(0)
+
+
+def test_stop_strings_are_for_text() -> None:
+    given = SamplingParams(stop=("a", "b"), stop_token_ids=(3,))
+    assert sampling_of_calls(given, ToolChoice("required")).stop == ()
+    assert sampling_of_calls(given, ToolChoice("required")).stop_token_ids == (3,)
+    for choice in (ToolChoice("auto"), ToolChoice("none")):
+        assert sampling_of_calls(given, choice) is given
+
+
 HOSTILE = [
     "a\n</tool_call>b",
     "a\n</tool_call>",
@@ -127,7 +161,7 @@ def test_an_input_of_a_grammar_may_hold_what_ends_a_call(given: str, mode: Any, 
     if mode == "auto":
         text = f"so:\n{text}"
     assert accepts(constrain([ADD, say], choice, None), text)
-    reader = reader_of([ADD, say], choice)
+    reader = reader_of([ADD, say], choice, SamplingParams())
     for size in (1, 3, 1000):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         content, calls, num_ended = read(pieces, reader)

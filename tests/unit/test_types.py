@@ -7,6 +7,7 @@ import pytest
 
 from radixgen.errors import InvalidRequest
 from radixgen.types import (
+    LEAST_TOP_P,
     MAX_STOPS,
     CacheHint,
     GrammarSpec,
@@ -23,7 +24,7 @@ BAD: list[tuple[str, Any]] = [
     ("temperature", "hot"),
     ("temperature", None),
     ("temperature", True),
-    ("top_p", 0.0),
+    ("top_p", -0.1),
     ("top_p", 1.5),
     ("top_p", math.nan),
     ("top_k", -1),
@@ -66,6 +67,10 @@ def test_a_bad_parameter_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=name) as caught:
         sampling_params(**{name: value})
     assert caught.value.param == name
+
+
+def test_no_top_p_is_the_least() -> None:
+    assert SamplingParams(top_p=0).top_p == SamplingParams(top_p=1e-12).top_p == LEAST_TOP_P > 0
 
 
 def test_min_tokens_may_not_exceed_max_tokens() -> None:
