@@ -160,15 +160,13 @@ def test_health_knows_of_a_runtime_that_drains() -> None:
             first: Any = kept.client
             first.draining = 1.0
             kept.report_loss()  # as a request does that it has refused
-            while kept.state == "serving":
+            while states(kept) != ("restarting", False):
                 await asyncio.sleep(0)
-            assert states(kept) == ("restarting", False)
             launcher.allowed.set()
             first.die()
             kept.report_loss()
-            while kept.state != "serving":
+            while states(kept) != ("serving", True):
                 await asyncio.sleep(0)
-            assert kept.healthy
             assert kept.client is launcher.started[1]
 
     run(work())
