@@ -17,6 +17,7 @@ import typing_extensions
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.lang.described import description
 from radixgen.types import GrammarSpec, shown
 
 Parse = Callable[[str], Any]
@@ -73,7 +74,7 @@ def _from_type(schema: Any, param: str) -> tuple[GrammarSpec, Parse]:
         raise InvalidRequest("BaseModel itself has no members: derive a class from it", param)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(_readable(schema))
-        described = adapter.json_schema()
+        described = description(adapter)
     except Exception as error:  # whatever pydantic, or what a type says of itself, raises
         told = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = "; ".join(told[:3]) or type(error).__name__

@@ -35,6 +35,12 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "a deep text": ('{"not":' * 100_000, "nests"),
     "a huge exponent": ('{"multipleOf":1e-99999999999}', "places"),
     "a huge number": ('{"maximum":' + "9" * 5000 + "}", "digits"),
+    "a bound that is too large": ('{"minimum":1e400}', "minimum is a number of at most 80 digits"),
+    "a bound that is too low": ('{"type":"integer","maximum":-1e200}', "maximum is a number of at"),
+    "a divisor that is too small": (
+        '{"multipleOf":1e-200}',
+        "multipleOf is a number of at most 80",
+    ),
     "many patterns that overlap": (
         json.dumps({"patternProperties": {c: {"enum": [c]} for c in "abcdefghijklm"}}),
         "overlap",

@@ -19,6 +19,8 @@ from radixgen.grammars.json_numbers import (
     numbers,
     without_points,
 )
+from radixgen.grammars.json_schema import compile_schema
+from radixgen.grammars.oracle import accepts
 
 STEPS = [None, None, Fraction(1), Fraction(3), Fraction(1, 4), Fraction(7, 10), Fraction(1, 100)]
 OTHERS = [frozenset(), frozenset(), frozenset((Fraction(1),)), frozenset((Fraction(1, 2),))]
@@ -110,3 +112,11 @@ def test_the_ends_of_the_algebra() -> None:
 )
 def test_a_number_is_written_without_trailing_zeros(value: str, text: bytes) -> None:
     assert spelled(Fraction(value)) == text
+
+
+def test_the_largest_float_bounds_numbers() -> None:
+    largest = "1.7976931348623157e308"
+    node = compile_schema(f'{{"type":"number","minimum":0,"maximum":{largest}}}', {}, RuleSet())
+    bound = spelled(Fraction(largest))
+    assert accepts(node, bound)
+    assert not accepts(node, bound + b".1")

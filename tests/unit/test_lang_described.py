@@ -1,0 +1,71 @@
+"""Python types that pydantic describes too widely: what their constraint lets pass can be read."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from radixgen.errors import InvalidRequest
+from radixgen.grammars.compiler import build
+from radixgen.grammars.expr import RuleSet
+from radixgen.grammars.oracle import accepts
+from radixgen.lang.schema import constraint_of
+
+
+def _decimal(**limits: Any) -> Any:
+    return Annotated[Decimal, Field(**limits)]
+
+
+class Price(BaseModel):
+    amount: Annotated[Decimal, Field(max_digits=6, decimal_places=2, gt=0)]
+    valid: timedelta | None
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (Decimal, ['"0.1000000000000000000000001"', '"-7"'], ['"x"', '"1e9"', '""', "true"]),
+        (_decimal(max_digits=5, decimal_places=2), ['"123.45"', '"-0.5"'], ['"1234"', '"0.123"']),
+        (_decimal(max_digits=3), ['"0.123"', '"12.3"', '"123"'], ['"12.34"', '"1234"']),
+        (_decimal(max_digits=2, decimal_places=2), ['"0.12"', '"-0.0"'], ['"0"', '"1.2"']),
+        (_decimal(decimal_places=0), ['"12"'], ['"1.2"']),
+        (_decimal(ge=0), ['"0"', '"2.5"'], ['"-1"']),
+        (_decimal(gt=0), ["0.000001", "999999999"], ["0", "-1", "1e400"]),
+        (_decimal(ge=Decimal("0.1"), lt=1), ["0.1", "0.999999"], ["1", "0.09"]),
+        (_decimal(multiple_of=Decimal("0.05")), ["1.15", "-0.05"], ["0.01"]),
+        (timedelta, ['"P1D"', '"-PT1H30M"', '"P3DT0.5S"'], ['"P"', '"PT"', '"P9999999999D"']),
+        (Price, ['{"amount": 1.25, "valid": "P2W"}'], ['{"amount": 10000, "valid": null}']),
+    ],
+)
+def test_what_a_type_lets_pass_is_read(schema: Any, good: list[str], bad: list[str]) -> None:
+    spec, parse = constraint_of(schema)
+    node = build(spec, RuleSet())
+    for text in good:
+        assert accepts(node, text.encode()), text
+        parse(text)
+    for text in bad:
+        assert not accepts(node, text.encode()), text
+
+
+def test_a_string_of_a_decimal_keeps_every_digit() -> None:
+    text = "0.1000000000000000000000001"
+    assert constraint_of(Decimal)[1](f'"{text}"') == Decimal(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (complex, "no complex numbers"),
+        (list[complex], "no complex numbers"),
+        (Annotated[timedelta, Field(gt=timedelta(0))], "bounds"),
+        (_decimal(le=10**20), "at most 15 digits"),
+        (_decimal(gt=0, max_digits=3), "decimal_places"),
+        (_decimal(max_digits=200), "decimal_places"),
+        (_decimal(multiple_of=2, decimal_places=1), "multiple_of"),
+    ],
+)
+def test_what_no_schema_says_is_refused(schema: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        constraint_of(schema)
