@@ -18,6 +18,7 @@ from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
 MAX_COUNT = 10**9  # of characters, items or members
+MAX_DIGITS = 80  # of a divisor or a bound: each is a level of the grammar
 FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
@@ -150,11 +151,18 @@ class Checker:
             return
         if not _is_number(value):
             self._wrong(node, keyword, "a number")
+        self._digits(node, keyword)
 
     def _step(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]
         if not _is_number(value) or value <= 0:
             self._wrong(node, keyword, "a number above 0")
+        self._digits(node, keyword)
+
+    def _digits(self, node: Schema, keyword: str) -> None:
+        if _num_levels(node.value[keyword], keyword) > MAX_DIGITS:
+            wanted = f"a number of at most {MAX_DIGITS} digits without an exponent"
+            self._wrong(node, keyword, wanted)
 
     def _flag(self, node: Schema, keyword: str) -> None:
         if not isinstance(node.value[keyword], bool):
@@ -270,6 +278,18 @@ class Checker:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _num_levels(value: int | Decimal, keyword: str) -> int:
+    """How many digits a grammar compares with a bound one inside the other: those before and behind
+    the point, but for the zeros that end the bound farther from zero."""
+    number = Decimal(value)
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    is_far = keyword == ("minimum" if number < 0 else "maximum")
+    if is_far and exponent >= 0:
+        return len("".join(map(str, digits)).rstrip("0"))
+    return max(number.adjusted() + 1, 1) + max(-exponent, 0)
 
 
 def _are_names(value: Any) -> bool:

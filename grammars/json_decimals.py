@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.derivative import facts
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
@@ -203,17 +204,34 @@ class _Compare:
         self._low_open = low_open
         self._high_open = high_open
         self._whole = whole
+        self._known: dict[tuple[str | None, str | None, int], Node] = {}
 
     def first(self, low: str | None, high: str | None, length: int) -> Node:
         """Numbers of `length` digits before the point: no leading zero but in a lone one."""
+        longest = max(len(low or ""), len(high or ""), length)
+        for place in range(longest, 0, -1):  # from the last digit on, so that nothing nests deeply
+            a, b = (None if end is None else end[place:] for end in (low, high))
+            for ends in ((a, b), (a, None), (None, b)):
+                if ends != (None, None):
+                    self._after(*ends, length - place)
         return self._digits(low, high, length, zero=length == 1)
+
+    def _after(self, low: str | None, high: str | None, left: int) -> Node:
+        """What follows a digit, `left` more before the point; below 0 behind it."""
+        key = low, high, max(left, -1)
+        if key not in self._known:
+            is_whole = left >= 0
+            node = self._digits(low, high, left) if is_whole else self._fraction(low, high, False)
+            facts(_regular(node))
+            self._known[key] = node
+        return self._known[key]
 
     def _digits(self, low: str | None, high: str | None, left: int, zero: bool = True) -> Node:
         if low is None and high is None and zero:
             return concat(repeat(DIGIT, left, left), EPSILON if self._whole else FRACTION)
         if left == 0:
             return self._point(low, high)
-        return self._choose(low, high, zero, lambda a, b: self._digits(a, b, left - 1))
+        return self._choose(low, high, zero, lambda a, b: self._after(a, b, left - 1))
 
     def _choose(self, low: str | None, high: str | None, zero: bool, rest: _Rest) -> Node:
         """One digit: strictly between the ends' digits, or at one of them, and what follows."""
@@ -259,7 +277,7 @@ class _Compare:
         if not low and not high:
             return self._level(low, high, must)
         end = EPSILON if not must and self._may_end(low, high) else EMPTY
-        return union(end, self._choose(low, high, True, lambda a, b: self._fraction(a, b, False)))
+        return union(end, self._choose(low, high, True, lambda a, b: self._after(a, b, -1)))
 
     def _level(self, low: str | None, high: str | None, must: bool) -> Node:
         """Every end that is still compared with has no digits left."""
