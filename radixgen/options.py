@@ -74,6 +74,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "rid": (str,),
     "lora": (str,),
 }
+_WAYS_OUT = {
+    "grammar": ': give radixgen.GrammarSpec("regex", "[0-9]+"), or "json_schema", "lark", …',
+}
 _SAMPLING = frozenset(f.name for f in fields(SamplingParams))
 
 
@@ -97,7 +100,8 @@ def check_request_options(options: Mapping[str, Any]) -> None:
         if wanted is None:
             raise InvalidRequest(unknown_name("option", name, _TYPES), name)
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InvalidRequest(f"{name}={shown(value)} is not of type {wanted[0].__name__}", name)
+            message = f"{name}={shown(value)} is not of type {wanted[0].__name__}"
+            raise InvalidRequest(message + _WAYS_OUT.get(name, ""), name)
         if isinstance(value, str):
             check_text(name, value)
     if not 0 < len(options.get("rid", "x")) <= MAX_RID_CHARS:

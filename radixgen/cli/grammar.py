@@ -103,13 +103,14 @@ def check(
     out.print(f"[green]compiles[/] as {spec.kind} in {took:.1f} ms")
     if text is None:
         return
-    data = (
-        sys.stdin.buffer.read().removesuffix(b"\n")
-        if text == "-"
-        else text.encode(errors="surrogateescape")
-    )
+    data = sys.stdin.buffer.read().removesuffix(b"\n") if text == "-" else _bytes(text)
     if not _judge(automaton, start, data):
         raise typer.Exit(common.FAILURE)
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes of an argument as they were given, UTF-8 or not."""
+    return text.encode(errors="surrogateescape")
 
 
 def _start(automaton: Automaton, node: Node) -> State:
@@ -239,7 +240,7 @@ def mask(
     spec = read_spec(schema, kind, option)
     vocabulary = _vocabulary(model, tokenizer)
     matcher = GrammarCompiler(vocabulary).compile(spec).matcher()
-    _follow(matcher, prefix.encode(errors="surrogateescape"))
+    _follow(matcher, _bytes(prefix))
     words = np.zeros((1, vocabulary.num_words), np.int32)
     started = time.perf_counter()
     matcher.fill_bitmask(words, 0)
@@ -279,7 +280,9 @@ def _print_json(found: dict[str, Any]) -> None:
 def _print_mask(found: dict[str, Any]) -> None:
     ends = ", the end token among them" if found["end"] else ""
     out.print(f"[bold]{found['allowed']}[/] of {found['vocabulary']} tokens are allowed{ends}")
-    out.print(f"in {found['microseconds']} µs; {found['shortest_completion']} complete the text")
+    num_more = found["shortest_completion"]
+    more = f"the shortest text is {num_more} token{'' if num_more == 1 else 's'} more"
+    out.print(f"in {found['microseconds']} µs; {more if num_more else 'the text may end here'}")
     if found["forced"]:
         out.print(f"forced: {escape(json.dumps(found['forced'], ensure_ascii=False))}")
     table = Table("id", "token", box=None, pad_edge=False)

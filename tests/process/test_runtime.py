@@ -294,7 +294,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("x", {"rid": ""}, InvalidRequest, "rid has 1 to 256"),
     ("x", {"rid": "y" * 257}, InvalidRequest, "rid has 1 to 256"),
     (["x", "y"], {"rid": "z"}, InvalidRequest, "rid names one request"),
-    ("x", {"grammar": "a+"}, InvalidRequest, "not of type GrammarSpec"),
+    ("x", {"grammar": "a+"}, InvalidRequest, "GrammarSpec: give radixgen.GrammarSpec"),
 ]
 
 

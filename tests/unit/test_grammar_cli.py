@@ -29,6 +29,7 @@ def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
         (SCHEMA, '{"x": 1}', 0, "allowed"),
         (SCHEMA, '{"x": "a"}', 1, "line 1, column 7"),
         (SCHEMA, '{"x"', 1, "incomplete"),
+        ("a", "\udcff", 1, "byte 0"),  # an argument that is not UTF-8
         ("[a-z]+@[a-z]+", "ada@example", 0, "allowed"),
         ("[a-z]+", "ab[/]c", 1, '"[/]c"'),
         ("sql_subset", "select a from t", 0, "as lark"),
@@ -92,6 +93,8 @@ def test_mask() -> None:
     status, output = _run("mask", "yes|no|maybe", "m", "--tokenizer", "bytes")
     assert status == 0
     assert "1 of 257" in output
+    assert "the shortest text is 4 tokens more" in output
+    assert "may end here" in _run("mask", "yes", "yes", "--tokenizer", "bytes")[1]
     assert '"aybe"' in output
     status, output = _run("mask", "yes|no|n", "n", "--tokenizer", "bytes", "--json")
     found = json.loads(output)
