@@ -199,10 +199,10 @@ class GrammarMatcher:
         """How many tokens complete the text from here, the end token not counted.
 
         The fewest that spell the text with the fewest bytes: an upper bound that can be kept, and
-        exact unless a longer text takes fewer tokens.
+        exact unless a longer text takes fewer tokens; its bytes, where those are over 65536.
         """
-        if self._following is None or self._terminated or self._error is not None:
-            return len(self.shortest_tokens())
+        if self._terminated or self._error is not None:
+            return 0
         try:
             return self._engine.fewest_tokens(self._states[-1])
         except InvalidGrammar as error:

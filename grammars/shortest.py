@@ -28,6 +28,7 @@ from radixgen.grammars.vocabulary import Vocabulary
 
 NEVER = 1 << 40
 MAX_LEVELS = 20_000
+MAX_COUNTED = 1 << 16  # bytes of a shortest text whose tokens are counted
 LIKED = b"a01x "  # written where any byte will do, as the native engine does
 
 
@@ -54,12 +55,15 @@ class Shortest:
 
     def number(self, state: State) -> int | None:
         """How many tokens complete a state. Where a hook on the way has a cost of its own the text
-        may not be allowed: then its cost in bytes, which bounds them."""
+        may not be allowed: then its cost in bytes, which bounds them. So too where it has over
+        MAX_COUNTED bytes, which would take long to spell."""
+        cost = self.cost(state.stacks)
+        if MAX_COUNTED < cost < NEVER:
+            return cost
         tokens = self.tokens(state)
         if tokens is None:
             return None
         length = sum(len(self._spelled[token]) for token in tokens)
-        cost = self.cost(state.stacks)
         return len(tokens) if length == cost else cost
 
     def text(self, state: State) -> bytes:

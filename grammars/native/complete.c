@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXT = 1 << 20, MAX_LEVELS = 20000, MAX_DEPTH = 10000 };
+enum { MAX_TEXT = 1 << 20, MAX_COUNTED = 1 << 16, MAX_LEVELS = 20000, MAX_DEPTH = 10000 };
 enum { UNSOLVED, OPEN, SOLVED };
 
 static u32 add(u32 a, u32 b) { return a + b < NEVER ? a + b : NEVER; }
@@ -265,10 +265,10 @@ static void fewest_tokens(Engine *e) {
 }
 
 /* A text shorter than its cost met a rule whose cost was given (hooks.c) and may not be allowed:
-   then the cost, in bytes, bounds the tokens. */
+   then the cost, in bytes, bounds the tokens; as it does where there are too many to spell. */
 static u32 tokens_of(Engine *e, u32 state) {
     u32 cost = state_cost(e, state);
-    if (cost == NEVER) return NEVER;
+    if (cost == NEVER || cost > MAX_COUNTED) return cost;
     if (!e->states.p[state].tokens) {
         spell_text(e, state);
         fewest_tokens(e);

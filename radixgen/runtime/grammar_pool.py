@@ -24,6 +24,7 @@ from functools import partial
 from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import DEFAULT_MAX_BYTES, CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.grammars.shortest import MAX_COUNTED
 from radixgen.runtime.grammar_screen import Screen, TakesLong, fill_first
 from radixgen.runtime.pace import Duty, Pace
 from radixgen.types import GrammarSpec
@@ -244,9 +245,10 @@ def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMat
     if max_tokens == 0 and matcher.is_accepting():
         return matcher  # no text is one of its texts
     if max_tokens is not None and needed > max_tokens:
+        about = "up to " if needed > MAX_COUNTED else ""
         raise InvalidRequest(
             f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
-            f"{needed} tokens",
+            f"{about}{needed} tokens",
             "max_tokens",
         )
     return matcher

@@ -100,3 +100,13 @@ def test_a_roomy_budget_walks_no_trie() -> None:
             assert matcher.accept_bytes(bytes([byte]))
         visited.append(engine.sizes()["steps"])  # type: ignore[attr-defined]
     assert visited[1] <= 2 * visited[0] + 500
+
+
+@pytest.mark.parametrize("compiler", COMPILERS, ids=["native", "python"])
+def test_a_text_of_very_many_bytes_is_bounded_unspelled(compiler: GrammarCompiler) -> None:
+    before = compiler._engine.num_bytes
+    matcher = compiler.compile(GrammarSpec("regex", "z{100000}|a")).matcher()
+    assert masked(matcher, 60) == {TOKENS.index(b"a")}
+    assert matcher.accept_token(TOKENS.index(b"zz"))
+    assert matcher.shortest_completion() == 99_998
+    assert compiler._engine.num_bytes - before < 1 << 20
