@@ -128,7 +128,6 @@ class SamplingParams:
 
     With `constrained_law="faithful"` what a request draws depends on its seed and on what was
     learnt from earlier draws under the same constraint: the same seed may give another text.
-
     Raises InvalidRequest, naming the parameter, for any value out of range (NaN included).
     """
 
