@@ -139,7 +139,7 @@ def test_answers_and_errors_are_in_the_format(api: Api, tmp_path: Path) -> None:
     assert api.seen == {"good": 1, "ünï": 1, "refused": 1, "busy": 3}
 
 
-ODD = {
+ODD: dict[str, tuple[dict[str, Any], str, str]] = {
     "a\ud800": ({}, "invalid_custom_id", "custom_id 'a\\ud800': a lone surrogate"),
     "half": ({"prompt": "x\ud800"}, "invalid_body", "x': a lone surrogate"),
     "nan": ({"temperature": math.nan}, "invalid_body", "NaN or Infinity"),
@@ -159,7 +159,7 @@ def check_odd(path: Path) -> None:
 
 
 def test_an_odd_line_is_an_error_of_its_own(api: Api, tmp_path: Path) -> None:
-    requests = [request(name, **{"prompt": name} | body) for name, (body, *_) in ODD.items()]
+    requests = [request(name, **{"prompt": name, **body}) for name, (body, *_) in ODD.items()]
     given = write(tmp_path / "in.jsonl", [*requests, request("good", prompt="good")])
     output = tmp_path / "out.jsonl"
     for more, said in (
