@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.kernels import pointwise
@@ -33,6 +35,35 @@ class Choice:
     mask_row: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Edits:
+    """What happens to single logits: a cell each, of another row or token.
+
+        ((logit + bias) * or / repetition) - frequency - presence
+
+    Repetition divides what is positive and multiplies the rest. rows, token_ids int32 [cells], all
+    inside the logits; numbers float32 [4, cells]: bias, repetition, the frequency penalty times how
+    often the token was drawn, and the presence penalty where it was.
+    """
+
+    rows: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+    numbers: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def edit_logits_(logits: Tensor, edits: Edits) -> Tensor:
+    """Change logits [rows, vocab] float32 in place, by torch; returns them."""
+    at = tuple(torch.from_numpy(ids).long() for ids in (edits.rows, edits.token_ids))
+    bias, repetition, frequency, presence = torch.from_numpy(edits.numbers).to(logits.device)
+    values = logits[at] + bias
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    logits[at] = values - frequency - presence
+    return logits
+
+
 def can_choose(logits: Tensor, bitmask: Tensor | None) -> bool:
     """Whether the C kernel is there and takes these tensors."""
     return (
@@ -44,15 +75,20 @@ def can_choose(logits: Tensor, bitmask: Tensor | None) -> bool:
 
 
 def choose_(
-    logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+    logits: Tensor,
+    choices: Sequence[Choice],
+    bitmask: Tensor | None = None,
+    edits: Edits | None = None,
 ) -> list[tuple[int, Outcome]]:
     """A token of each row of logits [rows, vocab] float32, which are overwritten.
 
-    `bitmask` int32 [any, words], indexed by Choice.mask_row: see `apply_bitmask_`; tokens beyond
-    its words are forbidden. Where nothing is chosen the token is 0.
+    `edits` come first. `bitmask` int32 [any, words], indexed by Choice.mask_row: see
+    `apply_bitmask_`; tokens beyond its words are forbidden. Where nothing is chosen the token is 0.
     """
     rows, vocab = logits.shape
     require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
+    if edits is not None:
+        edit_logits_(logits, edits)
     start, words = (0, 0) if bitmask is None else (bitmask.data_ptr(), bitmask.shape[1])
     count = 0 if bitmask is None else bitmask.shape[0]
     masks = torch.zeros(rows, dtype=torch.int64)

@@ -42,6 +42,7 @@ class Variant:
     num_warps: int = 4
     num_stages: int = 2
     amd: Mapping[str, Any] = field(default_factory=dict)  # other constants and options there
+    options: Mapping[str, Any] = field(default_factory=dict)  # everywhere
 
     @classmethod
     def of(
@@ -54,6 +55,7 @@ class Variant:
         num_warps: int = 4,
         num_stages: int = 2,
         amd: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         **constants: Any,
     ) -> "Variant":
         """`types`: by type, the names of its arguments with spaces between. `odd`: the numbers
@@ -65,7 +67,7 @@ class Variant:
             if argument not in odd.split() and kind not in ("fp32", "fp64")
         ]
         stated = (tuple(aligned), num_warps, num_stages)
-        return cls(name, kernel, each, constants, *stated, amd=amd or {})
+        return cls(name, kernel, each, constants, *stated, amd or {}, options or {})
 
     def source(self) -> ASTSource:
         names: list[str] = self.kernel.arg_names
@@ -99,6 +101,7 @@ class Binary:
 def inspect(variant: Variant, target: str) -> Binary:
     """Compile for one of TARGETS. Raises what Triton raises when that cannot be done."""
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    options |= variant.options
     if target == "gfx942":
         changed = {name: variant.amd[name] for name in variant.constants.keys() & variant.amd}
         options |= {name: value for name, value in variant.amd.items() if name not in changed}

@@ -75,6 +75,12 @@ def check_device(**tensors: Tensor) -> None:
         )
 
 
+def check_logits(logits: Tensor) -> None:
+    """[rows, vocab] float32 as the kernels of sampling take them. Raises KernelError."""
+    require(logits.dtype == torch.float32, f"logits are {logits.dtype}, expected float32")
+    require(logits.stride(1) == 1, "a row of logits must be contiguous")
+
+
 def interpreted() -> bool:
     """Whether Triton interprets kernels instead of compiling them."""
     return bool(knobs.runtime.interpret)

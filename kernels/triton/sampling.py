@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.checks import shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device
+from radixgen.kernels.triton.launch import check_device, check_logits
 
 BLOCK = 4096  # logits looked at together
 NUM_WARPS = 16
@@ -234,9 +234,8 @@ def sample(
     row has a top_k, top_p or min_p that leaves something out. Where nothing is chosen the token is
     0. Raises KernelError for shapes that do not agree.
     """
+    check_logits(logits)
     rows, vocab = logits.shape
-    require(logits.dtype == torch.float32, f"logits are {logits.dtype}, expected float32")
-    require(logits.stride(1) == 1, "a row of logits must be contiguous")
     for name, column in (
         ("mask_rows", mask_rows),
         ("temperatures", temperatures),

@@ -15,7 +15,6 @@ from radixgen.kernels.triton import (
     page_copy,
     rope_write,
     sampling,
-    verify,
 )
 from radixgen.kernels.triton import kivi as triton_kivi
 from radixgen.kernels.triton.compile import Variant
@@ -161,6 +160,7 @@ def _edits() -> Iterator[Variant]:
         },
         odd="num_cells num_rows",
         num_warps=1,
+        options={"enable_fp_fusion": False},
         BLOCK=edits.BLOCK,
     )
 
@@ -289,13 +289,6 @@ def _packed() -> Iterator[Variant]:
 
 
 def _moves() -> Iterator[Variant]:
-    yield Variant.of(
-        "verify",
-        verify.verify_kernel,
-        {"*i64": "drawn drafts token_ids", "*i32": "outcomes indptr accepted results"},
-        num_warps=1,
-        BLOCK=verify.BLOCK,
-    )
     yield Variant.of(
         "page_copy",
         page_copy.page_copy_kernel,

@@ -3,21 +3,21 @@
 Every row is computed by itself: its result is bitwise the same whatever other rows are beside it.
 That rules out sums that torch splits among threads by shape; softmax, cumsum and topk do not.
 
-    logits -> mask -> min_tokens -> bias -> penalties -> greedy: argmax
-                                                      -> temperature -> min_p, top_k, top_p -> draw
+    logits -> edits, mask -> greedy: argmax
+                          -> temperature -> min_p, top_k, top_p -> draw
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from radixgen.batch import TokenMass
 from radixgen.kernels import sampling as native
-from radixgen.kernels.sampling import Choice, Outcome, apply_bitmask_
+from radixgen.kernels.sampling import Choice, Edits, Outcome, apply_bitmask_
+from radixgen.model.edits import edits_of, is_short, weights_of
 from radixgen.model.filters import keep_most_probable
 from radixgen.model.masses import temper, token_masses
 from radixgen.types import SamplingParams, TokenLogprob
@@ -115,8 +115,13 @@ class Chooser(Protocol):
 
     def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool: ...
     def choose_(
-        self, logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+        self,
+        logits: Tensor,
+        choices: Sequence[Choice],
+        bitmask: Tensor | None = None,
+        edits: Edits | None = None,
     ) -> list[tuple[int, Outcome]]: ...
+    def edit_logits_(self, logits: Tensor, edits: Edits) -> Tensor: ...
 
 
 class Sampler:
@@ -143,39 +148,50 @@ class Sampler:
         `bitmask`: int32 [any, ceil(vocab/32)], indexed by Draw.mask_row; bit 1 allows a token.
         A row that is not finite, or of which nothing is allowed, gives a Drawn with an error.
         """
-        edited = [i for i, draw in enumerate(draws) if _is_edited(draw)]
-        if len(edited) == len(draws) or not self._chooser.can_choose(logits, bitmask):
-            return self._sample_edited(logits, draws, bitmask)
-        kept = _rows(logits, edited) if edited else None  # the choice overwrites
+        told = [i for i, draw in enumerate(draws) if _is_told(draw)]
+        if len(told) == len(draws) or not self._chooser.can_choose(logits, bitmask):
+            return self._sample_told(logits, draws, bitmask)
+        kept = _rows(logits, told) if told else None  # the choice overwrites
+        errors = _check_bias(draws, self.vocab_size)
+        edits = self._edits(draws, bitmask, {*told, *errors})
         choices = _choices(draws, masked=bitmask is not None)
         drawn = [
-            Drawn(token_id, error=_ERRORS[outcome])
-            for token_id, outcome in self._chooser.choose_(logits, choices, bitmask)
+            Drawn(token_id, error=errors.get(i, _ERRORS[outcome]))
+            for i, (token_id, outcome) in enumerate(
+                self._chooser.choose_(logits, choices, bitmask, edits)
+            )
         ]
         if kept is not None:
-            others = self._sample_edited(kept, [draws[i] for i in edited], bitmask)
-            for i, other in zip(edited, others, strict=True):
+            others = self._sample_told(kept, [draws[i] for i in told], bitmask)
+            for i, other in zip(told, others, strict=True):
                 drawn[i] = other
         return drawn
 
-    def _sample_edited(
+    def _edits(
+        self, draws: Sequence[Draw], bitmask: Tensor | None, left_out: Collection[int]
+    ) -> Edits | None:
+        rows = [i for i in range(len(draws)) if i not in left_out]
+        return edits_of(draws, rows, self.vocab_size, self.end_token_ids, bitmask)
+
+    def _sample_told(
         self, logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None
     ) -> list[Drawn]:
-        """`sample` where more than masks and a choice happens to rows."""
+        """`sample` where more than the token is told, or no chooser takes the logits."""
         errors = self._check_finite(logits) | _check_bias(draws, self.vocab_size)
         asked = [i for i, draw in enumerate(draws) if draw.sampling.logprobs is not None]
         raw = torch.log_softmax(_rows(logits, asked), dim=-1) if asked else None
         weighed = [i for i, draw in enumerate(draws) if draw.wants_mass and i not in errors]
         free = self._without_mask(logits, draws, weighed) if weighed else None
-        forbade = self._edit(logits, draws, bitmask, errors)
-        if forbade:
+        masked = bitmask is not None and _apply_masks(logits, draws, bitmask)
+        self._edit(logits, self._edits(draws, bitmask, errors))
+        if masked or any(map(is_short, draws)):
             errors = self._check_allowed(logits) | errors
-        masked = None if free is None else _tempered(logits, draws, weighed)
-        _add_weights(logits, draws)
+        left = None if free is None else _tempered(logits, draws, weighed)
+        self._edit(logits, weights_of(draws))
         token_ids = self._choose(logits, draws)
         masses: dict[int, TokenMass] = {}
-        if free is not None and masked is not None:
-            chosen = token_masses(free, masked, [token_ids[i] for i in weighed])
+        if free is not None and left is not None:
+            chosen = token_masses(free, left, [token_ids[i] for i in weighed])
             masses = dict(zip(weighed, chosen, strict=True))
         logprobs: dict[int, TokenLogprob] = {}
         if raw is not None:
@@ -199,42 +215,15 @@ class Sampler:
         barred = (logits.amax(dim=-1) == -torch.inf).nonzero().flatten().tolist()
         return dict.fromkeys(barred, _NONE_ALLOWED)
 
-    # ---- what changes the logits before a choice ----
-
-    def _edit(
-        self,
-        logits: Tensor,
-        draws: Sequence[Draw],
-        bitmask: Tensor | None,
-        errors: dict[int, str],
-    ) -> bool:
-        """Apply masks, min_tokens, bias and penalties in place; true if tokens were forbidden."""
-        masked = bitmask is not None and _apply_masks(logits, draws, bitmask)
-        short = [
-            i for i, draw in enumerate(draws) if len(draw.output_ids) < draw.sampling.min_tokens
-        ]
-        for i in short:
-            self._forbid_end(logits[i], draws[i].sampling)
-        _add_bias(logits, [(i, d) for i, d in enumerate(draws) if i not in errors])
-        _penalise(logits, draws)
-        return masked or bool(short)
+    def _edit(self, logits: Tensor, edits: Edits | None) -> None:
+        if edits is not None:
+            self._chooser.edit_logits_(logits, edits)
 
     def _without_mask(self, logits: Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> Tensor:
         """Tempered copies [rows, vocab] of those rows, with every change but the mask's."""
         free = logits[torch.tensor(rows, device=logits.device)]
-        self._edit(free, [replace(draws[i], mask_row=None) for i in rows], None, {})
+        self._edit(free, self._edits([draws[i] for i in rows], None, ()))
         return temper(free, [draws[i].sampling.temperature for i in rows])
-
-    def _forbid_end(self, row: Tensor, sampling: SamplingParams) -> None:
-        """Take the ends from a row [vocab], unless its mask leaves nothing else: the mask wins."""
-        ends = () if sampling.ignore_eos else self.end_token_ids
-        ids = [i for i in (*ends, *sampling.stop_token_ids) if 0 <= i < self.vocab_size]
-        if not ids:
-            return
-        saved = row[ids]
-        row[ids] = -torch.inf
-        if row.amax() == -torch.inf:
-            row[ids] = saved
 
     # ---- the choice ----
 
@@ -255,15 +244,9 @@ class Sampler:
         return token_ids
 
 
-def _is_edited(draw: Draw) -> bool:
-    """Whether more than a mask and a choice happens to the draw's logits."""
-    sampling = draw.sampling
-    return (
-        sampling.logprobs is not None
-        or bool(sampling.logit_bias or draw.weights or draw.wants_mass)
-        or len(draw.output_ids) < sampling.min_tokens
-        or _has_penalty(sampling)
-    )
+def _is_told(draw: Draw) -> bool:
+    """Whether more than the token is told of a draw, or its law is weighed."""
+    return draw.sampling.logprobs is not None or bool(draw.weights) or draw.wants_mass
 
 
 def _choices(draws: Sequence[Draw], masked: bool = False) -> list[Choice]:
@@ -303,15 +286,6 @@ def _tempered(logits: Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> Ten
     return temper(_rows(logits, rows), [draws[i].sampling.temperature for i in rows])
 
 
-def _add_weights(logits: Tensor, draws: Sequence[Draw]) -> None:
-    """Weights multiply probabilities, so their logarithms are added to tempered logits."""
-    for i, draw in enumerate(draws):
-        if draw.weights:
-            ids, logs = zip(*draw.weights, strict=True)
-            tempered = draw.sampling.temperature * torch.tensor(logs, device=logits.device)
-            logits[i, torch.tensor(ids)] += tempered
-
-
 def _apply_masks(logits: Tensor, draws: Sequence[Draw], bitmask: Tensor) -> bool:
     rows = [i for i, draw in enumerate(draws) if draw.mask_row is not None]
     if not rows:
@@ -334,52 +308,6 @@ def _check_bias(draws: Sequence[Draw], vocab_size: int) -> dict[int, str]:
         for token_id, _ in draw.sampling.logit_bias
         if not 0 <= token_id < vocab_size
     }
-
-
-def _add_bias(logits: Tensor, draws: Sequence[tuple[int, Draw]]) -> None:
-    cells = [(i, token, bias) for i, draw in draws for token, bias in draw.sampling.logit_bias]
-    if cells:
-        rows, ids, biases = zip(*cells, strict=True)
-        index = (torch.tensor(rows), torch.tensor(ids))
-        logits.index_put_(index, torch.tensor(biases, device=logits.device), accumulate=True)
-
-
-def _penalise(logits: Tensor, draws: Sequence[Draw]) -> None:
-    """Repetition (prompt and output), then frequency and presence (output), as OpenAI and vLLM.
-
-    One gather and one scatter for all rows: cells (row, id) with how often the output has the id.
-    """
-    cells = [_penalty_cells(i, draw) for i, draw in enumerate(draws) if _has_penalty(draw.sampling)]
-    if not cells:
-        return
-    columns = [np.concatenate(column) for column in zip(*cells, strict=True)]
-    rows, ids, *floats = (torch.from_numpy(column).to(logits.device) for column in columns)
-    counts, repetition, frequency, presence = floats
-    values = logits[rows, ids]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    values = values - frequency * counts
-    logits[rows, ids] = values - presence * (counts > 0)
-
-
-def _has_penalty(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    )
-
-
-def _penalty_cells(row: int, draw: Draw) -> tuple[np.ndarray, ...]:
-    """Columns row, id, count in the output, and the three penalties, for every id seen."""
-    params = draw.sampling
-    ids, counts = np.unique(np.asarray(draw.output_ids, dtype=np.int64), return_counts=True)
-    if params.repetition_penalty != 1.0:
-        unseen = np.setdiff1d(np.asarray(draw.prompt_ids, dtype=np.int64), ids)
-        ids = np.concatenate([ids, unseen])
-        counts = np.concatenate([counts, np.zeros_like(unseen)])
-    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-    floats = (np.full(len(ids), penalty, dtype=np.float32) for penalty in penalties)
-    return (np.full(len(ids), row), ids, counts.astype(np.float32), *floats)
 
 
 def _draw(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Choices on a GPU: what `kernels.sampling.choose_` is for C, by Triton's kernel.
+"""Choices on a GPU: what `kernels.sampling` does for C, by Triton's kernels.
 
 Knows rows of logits and choices, not why a bit of a mask is set.
 """
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.kernels.checks import require
-from radixgen.kernels.sampling import Choice, Outcome
+from radixgen.kernels.sampling import Choice, Edits, Outcome
+from radixgen.kernels.triton.edits import NUMBERS, edit_logits_
 from radixgen.kernels.triton.sampling import sample
 from radixgen.model.staging import Staging
 
@@ -30,20 +31,35 @@ class TritonChooser:
         return logits.dtype == torch.float32 and logits.stride(1) == 1 and fits
 
     def choose_(
-        self, logits: Tensor, choices: Sequence[Choice], bitmask: Tensor | None = None
+        self,
+        logits: Tensor,
+        choices: Sequence[Choice],
+        bitmask: Tensor | None = None,
+        edits: Edits | None = None,
     ) -> list[tuple[int, Outcome]]:
-        """As `kernels.sampling.choose_`, the logits on the device and `bitmask` on the host.
+        """As `kernels.sampling.choose_`, the logits on the device, `bitmask` and `edits` on the
+        host.
 
-        Waits for the device: what comes back is two numbers a row.
+        Two copies and two launches at most. Waits for the device: what comes back is two numbers a
+        row. Drafts are compared with them on the host, where both are.
         """
         rows, vocab = logits.shape
         require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
-        columns = self._settings.send(_columns(choices, vocab))
         there = self._send(bitmask, choices)
+        edited = [] if edits is None else _cells(edits)
+        columns = self._settings.send([*edited, *_columns(choices, vocab)])
+        if edits is not None:
+            rows_at, token_ids, numbers = columns[: len(edited)]
+            edit_logits_(logits, rows_at, token_ids, numbers.view(NUMBERS, -1))
         filtered = any(0 < c.top_k < vocab or c.top_p < 1 or c.min_p > 0 for c in choices)
-        token_ids, outcomes = sample(logits, there, *columns, filtered=filtered)
+        token_ids, outcomes = sample(logits, there, *columns[len(edited) :], filtered=filtered)
         found = torch.stack((token_ids, outcomes), dim=1).tolist()
         return [(token_id, Outcome(outcome)) for token_id, outcome in found]
+
+    def edit_logits_(self, logits: Tensor, edits: Edits) -> Tensor:
+        """As `kernels.sampling.edit_logits_`."""
+        rows, token_ids, numbers = self._settings.send(_cells(edits))
+        return edit_logits_(logits, rows, token_ids, numbers.view(NUMBERS, -1))
 
     def _send(self, bitmask: Tensor | None, choices: Sequence[Choice]) -> Tensor | None:
         """The mask on the device; None where no row has one."""
@@ -55,6 +71,10 @@ class TritonChooser:
             return None
         (sent,) = self._masks.send([bitmask.numpy().reshape(-1)])
         return sent.view(bitmask.shape)
+
+
+def _cells(edits: Edits) -> list[NDArray[Any]]:
+    return [edits.rows, edits.token_ids, edits.numbers.reshape(-1)]
 
 
 def _columns(choices: Sequence[Choice], vocab: int) -> list[NDArray[Any]]:

@@ -195,15 +195,17 @@ def test_rows_that_want_more_leave_the_others_to_one_pass() -> None:
 
     class Spy:
         can_choose = staticmethod(sampling.can_choose)
+        edit_logits_ = staticmethod(sampling.edit_logits_)
 
         def choose_(
             self,
             logits: Tensor,
             choices: Sequence[sampling.Choice],
             bitmask: Tensor | None = None,
+            edits: sampling.Edits | None = None,
         ) -> list[tuple[int, sampling.Outcome]]:
             seen.append(len(choices))
-            return sampling.choose_(logits, choices, bitmask)
+            return sampling.choose_(logits, choices, bitmask, edits)
 
     if library.library() is None:
         pytest.skip("no C compiler")
@@ -274,6 +276,19 @@ def test_a_mask_that_leaves_only_an_end_beats_min_tokens() -> None:
     draw = Draw(replace(GREEDY, min_tokens=2), 0, 0, mask_row=0)
     drawn = sample(logits_like(1), [draw], mask_of({0}))
     assert (drawn[0].token_id, drawn[0].error) == (0, None)
+
+
+@pytest.mark.parametrize("vocab", [VOCAB, 64])
+def test_min_tokens_yields_to_a_mask_of_ends_alone_whatever_else_its_words_hold(vocab: int) -> None:
+    """Bits beyond the vocabulary allow nothing, and the sign of a word is a bit like others."""
+    params = replace(GREEDY, min_tokens=2, stop_token_ids=(31, 63))
+    words = mask_of({0, 31, 63}, vocab=128)
+    words[:, -(-vocab // 32) - 1] |= 0 if vocab % 32 == 0 else -1 << vocab % 32
+    logits, draw = torch.zeros(1, vocab), Draw(params, 0, 0, mask_row=0)
+    assert Sampler(vocab, (0,)).sample(logits.clone(), [draw], words)[0] == Drawn(0)
+    both = mask_of({0, 31, 63}, {0, 31, 62}, vocab=vocab)
+    drawn = Sampler(vocab, (0,)).sample(logits, [replace(draw, mask_row=1)], both)
+    assert drawn == [Drawn(62)]
 
 
 def test_bias_is_added_and_ids_out_of_range_are_the_rows_error() -> None:

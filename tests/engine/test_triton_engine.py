@@ -3,6 +3,7 @@ batched, preempted, under grammars and drafts, with adapters. Interpreted, so of
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from radixgen.runtime.drafts import StepCosts
 from radixgen.runtime.engine import Engine
 from radixgen.types import GrammarSpec, SamplingParams
 
+GREEDY_TO_THE_END = SamplingParams(temperature=0, max_tokens=14)
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 STEM = list(b"A stem. ")
 PROMPTS = [[*STEM, *tail] for tail in (b"one", b"to", b"3rd", b"4")]
@@ -109,7 +111,21 @@ def test_grammars_and_drafts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         }
 
 
-GREEDY_TO_THE_END = SamplingParams(temperature=0, max_tokens=14)
+def test_bias_penalties_and_min_tokens(folder: Path) -> None:
+    edited = SamplingParams(
+        temperature=0,
+        max_tokens=4,
+        min_tokens=3,
+        repetition_penalty=1.4,
+        frequency_penalty=0.5,
+        presence_penalty=0.25,
+        logit_bias=((9, 100.0), (40, -100.0)),
+    )
+    drawn = replace(edited, temperature=0.9, top_p=0.8, seed=3, logprobs=1)
+    asked: list[Asked] = [(PROMPTS[0], each, None, "") for each in (edited, drawn, GREEDY)]
+    wanted = answers(make(folder, "c"), asked)
+    assert wanted[0] != wanted[2][: len(wanted[0])]
+    assert answers(make(folder, "triton"), asked) == wanted
 
 
 def test_adapters_beside_rows_without(folder: Path) -> None:

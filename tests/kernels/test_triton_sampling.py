@@ -1,19 +1,21 @@
 """Sampling on a GPU, interpreted: the draws are those of the sampler, for every filter."""
 
-import math
 import random
-from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from radixgen.errors import KernelError
-from radixgen.kernels.sampling import Outcome
-from radixgen.kernels.triton.edits import Cell, Edits, edit_logits_
+from radixgen.kernels import sampling as native
+from radixgen.kernels.sampling import Edits, Outcome
+from radixgen.kernels.triton.edits import edit_logits_
 from radixgen.kernels.triton.sampling import sample
 from radixgen.model.sampler import Draw, Sampler, uniform
+from radixgen.model.triton_sampler import TritonChooser
 from radixgen.types import SamplingParams
 
 VOCAB = 5000  # more than one block
@@ -120,61 +122,65 @@ def random_draws(count: int) -> list[Draw]:
             ),
             min_tokens=rng.choice((0, 4)),
             stop_token_ids=(7,),
+            logprobs=1 if i % 7 == 0 else None,
         )
         prompt, output = ([rng.randrange(40) for _ in range(rng.randrange(9))] for _ in range(2))
-        weights = ((3, 0.5), (5, -1.0)) if i % 3 == 0 else ()
+        weights = ((3, 0.5), (5, -1.0)) if i % 9 == 0 else ()
         draws.append(Draw(sampling, i, 9, prompt, output, weights=weights))
     return draws
 
 
-def edits_of(draws: list[Draw], ends: tuple[int, ...]) -> Edits:
-    """As cells, what the sampler does to logits before a choice."""
-    cells: list[Cell] = []
-    for row, draw in enumerate(draws):
-        params = draw.sampling
-        bias: dict[int, float] = defaultdict(float)
-        for token, number in params.logit_bias:
-            bias[token] += number
-        if len(draw.output_ids) < params.min_tokens:
-            bias |= dict.fromkeys((*ends, *params.stop_token_ids), -math.inf)
-        counts = Counter(draw.output_ids)
-        seen = (
-            counts | dict.fromkeys(draw.prompt_ids, 0) if params.repetition_penalty != 1 else counts
-        )
-        after = {token: params.temperature * weight for token, weight in draw.weights}
-        cells += [
-            Cell(
-                row,
-                token,
-                bias.get(token, 0.0),
-                params.repetition_penalty if token in {*draw.prompt_ids, *draw.output_ids} else 1.0,
-                params.frequency_penalty * counts[token],
-                params.presence_penalty if counts[token] else 0.0,
-                after.get(token, 0.0),
-            )
-            for token in sorted({*bias, *seen, *after})
-        ]
-    return Edits.of(cells)
+def cells(rows: int, vocab: int) -> Edits:
+    """One of every third logit."""
+    place = np.arange(0, rows * vocab, 3)
+    numbers = np.random.default_rng(2).normal(size=(4, len(place))).astype(np.float32)
+    numbers[0, ::9] = -np.inf
+    numbers[1] = np.exp(numbers[1])
+    return Edits((place // vocab).astype(np.int32), (place % vocab).astype(np.int32), numbers)
 
 
-def test_edits_are_those_of_the_sampler() -> None:
-    draws = random_draws(60)
-    logits = torch.randn(60, 50, generator=torch.Generator().manual_seed(8)) * 3
-    edited = edit_logits_(logits.clone(), edits_of(draws, (0, 1)))
-    changed = int((edited != logits).sum())
-    assert changed > 300
-    expected = Sampler(50, (0, 1)).sample(logits.clone(), draws)
-    found, _ = run(edited, draws, None)
-    assert found == [drawn.token_id for drawn in expected]
+def test_edits_are_those_of_torch() -> None:
+    logits = torch.randn(6, 150, generator=torch.Generator().manual_seed(8)) * 3
+    wanted = native.edit_logits_(logits.clone(), cells(6, 150))
+    assert int((wanted != logits).sum()) == 300
+    found = TritonChooser(torch.device("cpu")).edit_logits_(logits.clone(), cells(6, 150))
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_draws_after_edits_are_those_of_torch(masked: bool) -> None:
+    """In one pass of the kernels; beside rows whose log-probabilities are asked for."""
+    vocab = 50
+    draws = [replace(draw, mask_row=i % 3) for i, draw in enumerate(random_draws(60))]
+    mask = make_bitmask(3, 0.5, vocab) if masked else None
+    logits = torch.randn(60, vocab, generator=torch.Generator().manual_seed(8)) * 3
+    wanted = Sampler(vocab, (0, 1), ByTorch()).sample(logits.clone(), draws, mask)
+    chooser = TritonChooser(torch.device("cpu"))
+    assert Sampler(vocab, (0, 1), chooser).sample(logits.clone(), draws, mask) == wanted
+    plain = [replace(draw, sampling=SamplingParams(temperature=0)) for draw in draws]
+    assert wanted != Sampler(vocab, (0, 1), ByTorch()).sample(logits.clone(), plain, mask)
+
+
+class ByTorch:
+    """Chooses nothing, so that torch does."""
+
+    choose_ = staticmethod(native.choose_)
+    edit_logits_ = staticmethod(native.edit_logits_)
+
+    def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool:
+        return False
 
 
 def test_edits_outside_the_logits_change_nothing_and_none_is_fine() -> None:
-    logits = torch.randn(2, 5)
-    edits = Edits.of([Cell(0, 5, 1.0), Cell(2, 0, 1.0), Cell(-1, 0, 1.0), Cell(0, -1, 1.0)])
-    assert torch.equal(edit_logits_(logits.clone(), edits), logits)
-    assert torch.equal(edit_logits_(logits.clone(), Edits.of([])), logits)
+    logits, numbers = torch.randn(2, 5), torch.ones(4, 4)
+    rows, ids = (torch.tensor(i, dtype=torch.int32) for i in ([0, 2, -1, 0], [5, 0, 0, -1]))
+    assert torch.equal(edit_logits_(logits.clone(), rows, ids, numbers), logits)
+    none = rows[:0], ids[:0], torch.ones(4, 0)
+    assert torch.equal(edit_logits_(logits.clone(), *none), logits)
     with pytest.raises(KernelError, match="expected float32"):
-        edit_logits_(logits.double(), edits)
+        edit_logits_(logits.double(), rows, ids, numbers)
+    with pytest.raises(KernelError, match="numbers has shape"):
+        edit_logits_(logits, rows, ids, numbers[:3])
 
 
 def test_columns_of_another_length_are_refused() -> None:
