@@ -36,6 +36,7 @@ class Radixgen:
 
         config = from_settings(model=model, threads=threads, num_pages=tokens // 16 + 256)
         self._engine = build_engine(config).engine
+        self._engine.prepare()  # as the runtime's process does
         self._names = itertools.count()
         return "this checkout"
 

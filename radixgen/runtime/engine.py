@@ -86,6 +86,11 @@ class Engine:
         """Whether `step` would do anything."""
         return self.scheduler.has_work or (self.grammars is not None and self.grammars.has_ready)
 
+    def prepare(self) -> None:
+        """Have done in a quiet moment what the first constraint would wait for."""
+        if self.grammars is not None:
+            self.grammars.prepare()
+
     def on_ready(self, wake: Callable[[], None]) -> None:
         """Have `wake` called, from any thread, when `has_work` has become true by itself."""
         if self.grammars is not None:

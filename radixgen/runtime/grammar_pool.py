@@ -10,6 +10,7 @@ long. A request that waits for its grammar delays nobody: steps go on and take i
 grammar that cannot be compiled fails its own request. Knows matchers, and of a request its name.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -25,9 +26,11 @@ from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
 from radixgen.grammars.compiler import DEFAULT_MAX_BYTES, CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.shortest import MAX_COUNTED
-from radixgen.runtime.grammar_screen import Screen, TakesLong, fill_first
-from radixgen.runtime.pace import Duty, Pace
+from radixgen.runtime.grammar_screen import Screen, TakesLong, fill_first, warm_up
+from radixgen.runtime.pace import QUIET, Duty, Pace
 from radixgen.types import GrammarSpec
+
+logger = logging.getLogger(__name__)
 
 LIGHT = 0.1  # seconds of the processor within which a light constraint is tried
 SHARE = 1 / 8  # of the time that each lane works while there are steps
@@ -87,6 +90,7 @@ class GrammarPool:
         self._ready: deque[Outcome] = deque()
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
+        self._is_needed = threading.Event()  # a constraint has come
         self._num_open = 0  # pieces of work that no lane is done with
         self._heavy: deque[GrammarCompiler] = deque(maxlen=MAX_HEAVY)
         self.num_refused = 0
@@ -117,11 +121,30 @@ class GrammarPool:
             "waiting_grammars": self.num_waiting,
         }
 
+    def prepare(self) -> None:
+        """Have done in a quiet moment what the first constraint would wait for: the process that
+        tries constraints is started, and the compiler made. A constraint that comes before waits
+        for no such moment."""
+        with self._lock:
+            self._num_open += 1
+        self._light.thread.submit(self._prepare)
+
+    def _prepare(self) -> None:
+        while not self._is_needed.wait(QUIET) and not self.pace.is_quiet:
+            pass
+        try:
+            warm_up(self._get_compiler(self._light))
+        except Exception as error:  # who needs it will be told
+            logger.warning("the compiler of constraints is not ready: %r", error)
+        with self._lock:
+            self._num_open -= 1
+
     def submit(self, rid: str, *specs: GrammarSpec | None) -> None:
         """Compile a request's constraints; the outcome comes by `take`."""
         with self._lock:
             self._wanted.add(rid)
             self._num_open += 1
+        self._is_needed.set()
         self._light.thread.submit(self._work, rid, specs, self._light)
 
     def forget(self, rid: str) -> None:
@@ -165,18 +188,15 @@ class GrammarPool:
 
     def _get(self, spec: GrammarSpec, lane: _Lane) -> CompiledGrammar:
         """A compiled grammar. Raises TakesLong in the light lane."""
-        if self._compiler is None:
-            if lane.screen is not None:
-                lane.screen.start()  # meanwhile
-            self._compiler = self._make_compiler()
-        for compiler in (self._compiler, *self._heavy.copy()):
+        shared = self._get_compiler(lane)
+        for compiler in (shared, *self._heavy.copy()):
             if compiler.has(spec):
                 self.num_cached += 1
                 return compiler.compile(spec)
         self._rest(lane)
         started = time.monotonic()
         try:
-            grammar = self._compile_new(spec, self._compiler, lane)
+            grammar = self._compile_new(spec, shared, lane)
         except TakesLong:
             lane.duty.add(LIGHT)
             raise
@@ -185,6 +205,13 @@ class GrammarPool:
             raise
         self._count(started)
         return grammar
+
+    def _get_compiler(self, lane: _Lane) -> GrammarCompiler:
+        if self._compiler is None:
+            if lane.screen is not None:
+                lane.screen.start()  # meanwhile
+            self._compiler = self._make_compiler()
+        return self._compiler
 
     def _count(self, started: float) -> None:
         with self._lock:

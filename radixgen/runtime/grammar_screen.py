@@ -5,7 +5,7 @@
 
 Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
 and within memory. So a constraint that is made to take long costs the other requests nothing. The
-process ends when its stdin does. Knows specs and the compiler; no requests and no model.
+process ends with its parent. Knows specs and the compiler; no requests and no model.
 
 Seconds that a constraint may take are the processor's, since those of a clock say as much of the
 machine's other work; by the clock a constraint may take `PATIENCE` times as many.
@@ -32,6 +32,7 @@ from radixgen.errors import InvalidGrammar, RadixgenError
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.runtime.parent import leave_with_parent
 from radixgen.types import GrammarSpec
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
 PATIENCE = 6.0
 LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
-MAX_ALONE = 120  # seconds after which a process ends that nobody is left to kill
 MAX_BYTES = 2 << 30  # of the process's address space
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
 
@@ -89,9 +89,9 @@ class Screen:
     def _start(self) -> None:
         with self._lock:
             if self._process is None and not self._is_closed:
-                limits = str(self.max_bytes), str(self.nice)
+                orders = map(str, (os.getpid(), self.max_bytes, self.nice))
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, *limits],
+                    [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, *orders],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
@@ -193,25 +193,24 @@ class _OutOfTimeError(BaseException):
 
 def main() -> None:
     """Compile each line of stdin, until it ends, and answer with a line each."""
-    _limit_memory(int(sys.argv[1]))
-    os.nice(int(sys.argv[2]))
+    parent_pid, max_bytes, nice = map(int, sys.argv[1:])
+    leave_with_parent(parent_pid)
+    _limit_memory(max_bytes)
+    os.nice(nice)
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
     signal.signal(signal.SIGPROF, _ring)
     compiler = _compiler()
-    for spec in _FIRST:
-        _verdict(compiler, spec)
+    warm_up(compiler)
     with contextlib.suppress(BrokenPipeError):
         answers.write(b"ready\n")
         answers.flush()
         while line := requests.readline():
-            signal.alarm(MAX_ALONE)
             verdict = _timed_verdict(compiler, line)
             if verdict is None:
                 compiler = _compiler()  # the other was stopped in the middle of its work
             answers.write(json.dumps(verdict).encode() + b"\n")
             answers.flush()
-            signal.alarm(0)
 
 
 def _ring(_: int, frame: FrameType | None) -> None:
@@ -255,6 +254,12 @@ def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> str:
         raise SystemExit(1) from None  # nothing here can be trusted any more
     except Exception as error:
         return f"the constraint failed: {error!r}"
+
+
+def warm_up(compiler: GrammarCompiler) -> None:
+    """Have all loaded that a compile needs."""
+    for spec in _FIRST:
+        fill_first(compiler.compile(spec))
 
 
 def fill_first(grammar: CompiledGrammar) -> str | None:

@@ -79,6 +79,7 @@ def _serve(orders: Orders, report: BinaryIO) -> int:
     loop = Loop(built.engine, socket, _ready(built))
     signal.signal(signal.SIGTERM, lambda *_: loop.ring())
     _say(report, loop.ready)
+    built.engine.prepare()
     loop.run()
     loop.close()
     built.close()

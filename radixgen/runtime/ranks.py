@@ -15,7 +15,6 @@ are ended, and `on_loss` is told why. Knows no tensors and no requests.
 import contextlib
 import logging
 import os
-import select
 import signal
 import struct
 import subprocess
@@ -42,10 +41,10 @@ from radixgen.model.load import load_decoder
 from radixgen.model.runner import ModelRunner
 from radixgen.model.split import Split
 from radixgen.model.weights import load_config
+from radixgen.runtime.parent import leave_with_parent
 
 logger = logging.getLogger(__name__)
 
-PARENT_POLL_SECONDS = 0.5
 END_SECONDS = 5.0  # between the end of its stdin and killing a rank
 CAUSE_SECONDS = 5.0  # for the death that a broken connection tells of to be seen
 _LENGTH = struct.Struct("<q")
@@ -252,7 +251,7 @@ def main() -> NoReturn:
         level=env.read("RADIXGEN_LOG"),
         format=f"radixgen runtime, rank {orders.rank}: %(levelname)s %(message)s",
     )
-    threading.Thread(target=_watch_parent, args=(orders.parent_pid,), daemon=True).start()
+    leave_with_parent(orders.parent_pid)
     status = 1
     try:
         status = _work(orders, report)
@@ -305,17 +304,3 @@ def _say(report: BinaryIO, what: Report) -> None:
     with contextlib.suppress(BrokenPipeError):  # the watch will notice
         report.write(to_json(what) + b"\n")
         report.flush()
-
-
-def _watch_parent(parent_pid: int) -> None:
-    """Leave at once when the runtime is gone, also in the midst of a computation.
-
-    Its end of our stdin closes with it. A grandchild that holds a copy of that end would hide this,
-    so the parent's pid is compared as well.
-    """
-    poller = select.poll()
-    poller.register(sys.stdin.fileno(), 0)  # a hang-up is always reported
-    while os.getppid() == parent_pid:
-        if poller.poll(PARENT_POLL_SECONDS * 1000):
-            break
-    os._exit(0)

@@ -2,8 +2,10 @@
 
 import json
 import random
+import threading
+import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -128,10 +130,68 @@ def test_no_process_is_left_behind() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+def test_what_the_first_constraint_needs_is_made_in_a_quiet_moment(screen: Screen) -> None:
+    pool, made = _pool(screen)
+    pool.prepare()
+    assert made.acquire(timeout=60)
+    pid = pid_of(screen)
+    pool.submit("r", GOOD)
+    _wait_for(lambda: pool.has_ready)
+    assert pid_of(screen) == pid
+    assert [outcome.error for outcome in pool.take()] == [None]
+    assert not made.acquire(blocking=False), "one compiler for all"
+    assert pool.stats()["compiled_grammars"] == 1, "what was loaded by is not counted"
+
+
+def test_a_constraint_waits_for_no_quiet_moment(screen: Screen) -> None:
+    pool, made = _pool(screen)
+    pool.pace.hold()  # a step that never ends
+    pool.prepare()
+    assert not made.acquire(timeout=0.01)
+    pool.submit("r", GOOD)
+    _wait_for(lambda: pool.has_ready)
+    assert [outcome.error for outcome in pool.take()] == [None]
+
+
+def test_what_cannot_be_prepared_fails_who_needs_it() -> None:
+    def fail() -> GrammarCompiler:
+        raise MemoryError("no room")
+
+    pool = GrammarPool(fail)
+    pool.prepare()
+    pool.submit("r", GOOD)
+    _wait_for(lambda: pool.has_ready)
+    (outcome,) = pool.take()
+    assert "no room" in str(outcome.error)
+    _wait_for(lambda: pool.is_idle)
+
+
+def _pool(screen: Screen) -> tuple[GrammarPool, threading.Semaphore]:
+    """And what is released when it has made a compiler."""
+    made = threading.Semaphore(0)
+
+    def make() -> GrammarCompiler:
+        compiler = GrammarCompiler(_vocabulary())
+        made.release()
+        return compiler
+
+    return GrammarPool(make, screen), made
+
+
+def _vocabulary() -> Vocabulary:
+    return Vocabulary.from_tokens([*(bytes([b]) for b in range(256)), None], [256])
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Screen) -> None:
     screen.max_seconds = 0.05
     patient = Screen(0.1, nice=10)
-    vocabulary = Vocabulary.from_tokens([*(bytes([b]) for b in range(256)), None], [256])
     scheduler = Scheduler(
         ScheduleConfig(max_step_tokens=64, max_running=8),
         RadixCache(PagePool(256), 4),
@@ -141,7 +201,7 @@ def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Scree
         rng=random.Random(0),
         check=True,
     )
-    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), screen, patient)
+    pool = GrammarPool(lambda: GrammarCompiler(_vocabulary()), screen, patient)
     engine = Engine(scheduler, HashModel(4, 257), pool)
     screen.check(GOOD)
     for number in range(3):

@@ -1,6 +1,7 @@
 """Whatever dies, nobody waits for ever and no process stays behind."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from radixgen import (
     AsyncRuntime,
     BlockingClient,
     FinishReason,
+    GrammarSpec,
     RadixgenError,
     Runtime,
     RuntimeUnavailable,
@@ -188,6 +190,32 @@ def test_a_parent_that_forgets_to_shut_down_leaves_no_orphan(
     assert parent.wait(60) == status
     wait_for_end(child, SECONDS)
     assert not folder.exists()
+
+
+def test_kill_9_of_the_runtime_ends_a_compile_too(runtime: Runtime) -> None:
+    pid = runtime.process.pid
+    assert pid is not None
+    inner = {"type": "object", "properties": {f"k{j}": {"type": "integer"} for j in range(10)}}
+    hostile = json.dumps({"properties": {f"p{i}": inner | {"title": f"{i}"} for i in range(30000)}})
+    failed = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(RuntimeUnavailable):
+            runtime.generate("x", GREEDY, grammar=GrammarSpec("json_schema", hostile))
+        failed.set()
+
+    threading.Thread(target=ask).start()
+    end = time.monotonic() + SECONDS
+    while runtime.stats()["waiting_grammars"] == 0:
+        assert time.monotonic() < end
+    children = psutil.Process(pid).children()
+    while not children:  # the process that tries it
+        assert time.monotonic() < end
+        children = psutil.Process(pid).children()
+    os.kill(pid, signal.SIGKILL)
+    for child in children:
+        wait_for_end(child.pid, SECONDS)
+    assert failed.wait(SECONDS)
 
 
 def test_sigterm_of_the_parent_leaves_no_orphan(model: Path) -> None:
