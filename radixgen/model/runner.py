@@ -1,13 +1,17 @@
 """Runs a step: the only one that touches the device. Keeps no state but weights and KV pages.
 
-    ScheduledBatch -> page copies -> one forward of all rows -> log-probabilities of given tokens
-                                     (masks are filled)      -> draws, drafts verified -> StepResult
+    launch    ScheduledBatch -> page copies -> one forward of all rows
+    draw      (masks are filled)            -> log-probabilities of given tokens, draws
+    collect                                 -> drafts verified -> StepResult
 
-Every row's numbers are bitwise those it would have alone: a step is a matter of speed only.
+On a device with a queue of its own, launches and draws wait in it and `collect` is what waits for
+them; elsewhere each is done when it returns. Every row's numbers are bitwise those it would have
+alone: a step is a matter of speed only.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,13 +26,35 @@ from radixgen.model.attention import (
     copy_pages,
     count_given,
 )
+from radixgen.model.chooser import Chooser
 from radixgen.model.decoder import Decoder
 from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
-from radixgen.model.sampler import NOT_FINITE, Chooser, Draw, Drawn, Sampler, token_logprobs
+from radixgen.model.sampler import (
+    NOT_FINITE,
+    Draw,
+    Drawing,
+    Drawn,
+    Sampler,
+    token_logprobs,
+)
 from radixgen.types import TokenLogprob
 
 _TILE_ELEMENTS = 1 << 23  # logits held at once: 32 MiB of float32
+
+
+@dataclass(slots=True, eq=False)
+class Launched:
+    """A step on its way through the device. `draw` fills in what comes after the first three."""
+
+    inputs: StepInputs | None  # None: a step without rows
+    hidden: Tensor | None  # [outputs, hidden]
+    logits: Tensor | None  # [outputs, vocab], if they came with the forward pass
+    forward_seconds: float = 0.0
+    draw_seconds: float = 0.0
+    rows: Sequence[ScheduledRow] = ()
+    given: Sequence[list[TokenLogprob] | str] = ()
+    drawing: Drawing | None = None
 
 
 class ModelRunner:
@@ -64,31 +90,58 @@ class ModelRunner:
         Raises InvalidRequest for a batch that would reach outside pages, context or vocabulary;
         nothing has been computed then. What goes wrong in one row is that row's `error`.
         """
-        with on_device(self.decoder.device):
-            return self._run(batch, bitmask, fill_mask)
+        launched = self.launch(batch)
+        if fill_mask is not None and batch.rows:
+            fill_mask()
+        self.draw(launched, batch.rows, bitmask)
+        return self.collect(launched)
 
-    def _run(
-        self,
-        batch: ScheduledBatch,
-        bitmask: Tensor | np.ndarray | None,
-        fill_mask: Callable[[], None] | None,
-    ) -> StepResult:
-        if not batch.rows:
+    @torch.inference_mode()
+    def launch(self, batch: ScheduledBatch) -> Launched:
+        """Begin a step: its copies and its forward pass. Raises as `run`."""
+        started = time.perf_counter()
+        with on_device(self.decoder.device):
+            if not batch.rows:
+                self._copy_pages(batch.copies)
+                return Launched(None, None, None)
+            self._check_adapters(batch.rows)
+            context = self.decoder.max_context
+            inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
             self._copy_pages(batch.copies)
+            wants_logits = _only_draws(batch.rows)
+            hidden, logits = self.decoder.step(inputs, self.cache, want_logits=wants_logits)
+        return Launched(inputs, hidden, logits, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def draw(
+        self,
+        launched: Launched,
+        rows: Sequence[ScheduledRow],
+        bitmask: Tensor | np.ndarray | None = None,
+    ) -> None:
+        """Draw the tokens of a launched step, which no other may have followed, by `rows`."""
+        inputs, hidden = launched.inputs, launched.hidden
+        if inputs is None or hidden is None:
+            return
+        started = time.perf_counter()
+        mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
+        with on_device(self.decoder.device):
+            launched.rows, launched.given = rows, self._score(rows, inputs, hidden)
+            launched.drawing = self._draw(rows, inputs, hidden, launched.logits, mask)
+        launched.draw_seconds = time.perf_counter() - started
+
+    def collect(self, launched: Launched) -> StepResult:
+        """What a launched and drawn step has come to."""
+        if launched.drawing is None:
             return StepResult(())
         started = time.perf_counter()
-        self._check_adapters(batch.rows)
-        context = self.decoder.max_context
-        inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
-        self._copy_pages(batch.copies)
-        hidden, logits = self.decoder.step(inputs, self.cache, want_logits=_only_draws(batch.rows))
-        forwarded = time.perf_counter()
-        if fill_mask is not None:
-            fill_mask()
-        filled = time.perf_counter()
-        mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
-        results = self._results(batch.rows, inputs, hidden, logits, mask)
-        return StepResult(results, forwarded - started, time.perf_counter() - filled)
+        drawn = iter(launched.drawing.wait())
+        results = []
+        for row, scores in zip(launched.rows, launched.given, strict=True):
+            draws = [next(drawn) for _ in range(row.num_drafts + 1)] if row.sample else []
+            results.append(_verify(row, draws, scores))
+        seconds = launched.draw_seconds + time.perf_counter() - started
+        return StepResult(results, launched.forward_seconds, seconds)
 
     def _copy_pages(self, copies: Sequence[PageCopy]) -> None:
         if self.decoder.kernels == "triton":
@@ -101,22 +154,6 @@ class ModelRunner:
             if row.lora and row.lora not in self.decoder.adapters:
                 raise InvalidRequest(f"row {row.rid}#{row.index} names no adapter: {row.lora!r}")
 
-    def _results(
-        self,
-        rows: Sequence[ScheduledRow],
-        inputs: StepInputs,
-        hidden: Tensor,
-        logits: Tensor | None,
-        bitmask: Tensor | None,
-    ) -> list[RowResult]:
-        given = self._score(rows, inputs, hidden)
-        drawn = iter(self._draw(rows, inputs, hidden, logits, bitmask))
-        results = []
-        for row, scores in zip(rows, given, strict=True):
-            draws = [next(drawn) for _ in range(row.num_drafts + 1)] if row.sample else []
-            results.append(_verify(row, draws, scores))
-        return results
-
     # ---- tokens to be drawn ----
 
     def _draw(
@@ -126,10 +163,10 @@ class ModelRunner:
         hidden: Tensor,
         logits: Tensor | None,
         bitmask: Tensor | None,
-    ) -> list[Drawn]:
+    ) -> Drawing:
         """For each sampling row, the draw after its last known token and after each draft.
 
-        `logits`: those of all outputs, which then are all drawn from; None: not computed yet.
+        `logits`: those of all outputs; None: not computed yet.
         """
         draws: list[Draw] = []
         wanted: list[int] = []  # rows of `hidden`
@@ -138,13 +175,15 @@ class ModelRunner:
                 draws += _draws_of(row)
                 wanted += range(end - row.num_drafts - 1, end)
         if logits is not None:
-            return self._sampler.sample(logits, draws, bitmask)
+            if len(wanted) < len(logits):
+                logits = _select(logits, wanted)
+            return self._sampler.begin(logits, draws, bitmask)
         drawn: list[Drawn] = []
         for low in range(0, len(wanted), self._tile_rows):
             tile = slice(low, low + self._tile_rows)
             logits = self.decoder.logits(_select(hidden, wanted[tile]))
             drawn += self._sampler.sample(logits, draws[tile], bitmask)
-        return drawn
+        return Drawing(lambda: drawn)
 
     # ---- log-probabilities of given tokens ----
 

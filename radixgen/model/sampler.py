@@ -7,9 +7,8 @@ That rules out sums that torch splits among threads by shape; softmax, cumsum an
                           -> temperature -> min_p, top_k, top_p -> draw
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from radixgen.batch import TokenMass
 from radixgen.kernels import sampling as native
 from radixgen.kernels.sampling import Choice, Edits, Outcome, apply_bitmask_
+from radixgen.model.chooser import Chooser, QueuedChooser
 from radixgen.model.edits import edits_of, is_short, weights_of
 from radixgen.model.filters import keep_most_probable
 from radixgen.model.masses import temper, token_masses
@@ -57,6 +57,14 @@ class Drawn:
     logprob: TokenLogprob | None = None
     error: str | None = None
     mass: TokenMass | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """Draws that a device may not have made yet: `wait` for them."""
+
+    wait: Callable[[], list[Drawn]]
+    token_ids: Tensor | None = None  # int64 [draws] on the device; None: the host has them already
 
 
 def uniform(seed: int, position: int) -> float:
@@ -110,20 +118,6 @@ def _top_tokens(logprobs: Tensor, num_top: Sequence[int]) -> list[tuple[tuple[in
     ]
 
 
-class Chooser(Protocol):
-    """What draws in one pass: the C operations (`radixgen.kernels.sampling`), or Triton's."""
-
-    def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool: ...
-    def choose_(
-        self,
-        logits: Tensor,
-        choices: Sequence[Choice],
-        bitmask: Tensor | None = None,
-        edits: Edits | None = None,
-    ) -> list[tuple[int, Outcome]]: ...
-    def edit_logits_(self, logits: Tensor, edits: Edits) -> Tensor: ...
-
-
 class Sampler:
     """Draws one token a row. `end_token_ids` are masked while a row is short of min_tokens.
 
@@ -138,7 +132,22 @@ class Sampler:
     ) -> None:
         self.vocab_size = vocab_size
         self._chooser = chooser
+        self._queue = chooser if isinstance(chooser, QueuedChooser) else None
         self.end_token_ids = tuple(end_token_ids)
+
+    def begin(
+        self, logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None = None
+    ) -> Drawing:
+        """`sample`, not waited for where the device chooses and no more than tokens is told."""
+        queue = self._queue
+        if queue is None or any(map(_is_told, draws)) or not queue.can_choose(logits, bitmask):
+            drawn = self.sample(logits, draws, bitmask)
+            return Drawing(lambda: drawn)
+        errors = _check_bias(draws, self.vocab_size)
+        edits = self._edits(draws, bitmask, errors)
+        choices = _choices(draws, masked=bitmask is not None)
+        chosen = queue.launch_(logits, choices, bitmask, edits)
+        return Drawing(lambda: _drawn(chosen.wait(), errors), chosen.token_ids)
 
     def sample(
         self, logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None = None
@@ -155,12 +164,7 @@ class Sampler:
         errors = _check_bias(draws, self.vocab_size)
         edits = self._edits(draws, bitmask, {*told, *errors})
         choices = _choices(draws, masked=bitmask is not None)
-        drawn = [
-            Drawn(token_id, error=errors.get(i, _ERRORS[outcome]))
-            for i, (token_id, outcome) in enumerate(
-                self._chooser.choose_(logits, choices, bitmask, edits)
-            )
-        ]
+        drawn = _drawn(self._chooser.choose_(logits, choices, bitmask, edits), errors)
         if kept is not None:
             others = self._sample_told(kept, [draws[i] for i in told], bitmask)
             for i, other in zip(told, others, strict=True):
@@ -268,6 +272,13 @@ _ERRORS = {
     Outcome.NOT_FINITE: NOT_FINITE,
     Outcome.NONE_ALLOWED: _NONE_ALLOWED,
 }
+
+
+def _drawn(chosen: Sequence[tuple[int, Outcome]], errors: Mapping[int, str]) -> list[Drawn]:
+    return [
+        Drawn(token_id, error=errors.get(i, _ERRORS[outcome]))
+        for i, (token_id, outcome) in enumerate(chosen)
+    ]
 
 
 def _rows(logits: Tensor, rows: Sequence[int]) -> Tensor:

@@ -3,7 +3,7 @@
 Knows rows of logits and choices, not why a bit of a mask is set.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,15 @@ from radixgen.kernels.checks import require
 from radixgen.kernels.sampling import Choice, Edits, Outcome
 from radixgen.kernels.triton.edits import NUMBERS, edit_logits_
 from radixgen.kernels.triton.sampling import sample
-from radixgen.model.staging import Staging
+from radixgen.model.chooser import Chosen
+from radixgen.model.staging import Fence, Staging
 
 
 class TritonChooser:
     """Draws on one device; keeps the room in which settings and masks go there."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._settings, self._masks = Staging(device), Staging(device)
 
     def can_choose(self, logits: Tensor, bitmask: Tensor | None) -> bool:
@@ -38,23 +40,48 @@ class TritonChooser:
         edits: Edits | None = None,
     ) -> list[tuple[int, Outcome]]:
         """As `kernels.sampling.choose_`, the logits on the device, `bitmask` and `edits` on the
-        host.
+        host."""
+        return self.launch_(logits, choices, bitmask, edits).wait()
 
-        Two copies and two launches at most. Waits for the device: what comes back is two numbers a
-        row. Drafts are compared with them on the host, where both are.
+    def launch_(
+        self,
+        logits: Tensor,
+        choices: Sequence[Choice],
+        bitmask: Tensor | None = None,
+        edits: Edits | None = None,
+    ) -> Chosen:
+        """`choose_`, put into the device's queue: two copies and two launches at most.
+
+        What comes back is two numbers a row. Drafts are compared with them on the host, where both
+        are.
         """
         rows, vocab = logits.shape
         require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
-        there = self._send(bitmask, choices)
+        mask = self._send(bitmask, choices)
         edited = [] if edits is None else _cells(edits)
         columns = self._settings.send([*edited, *_columns(choices, vocab)])
         if edits is not None:
             rows_at, token_ids, numbers = columns[: len(edited)]
             edit_logits_(logits, rows_at, token_ids, numbers.view(NUMBERS, -1))
         filtered = any(0 < c.top_k < vocab or c.top_p < 1 or c.min_p > 0 for c in choices)
-        token_ids, outcomes = sample(logits, there, *columns[len(edited) :], filtered=filtered)
-        found = torch.stack((token_ids, outcomes), dim=1).tolist()
-        return [(token_id, Outcome(outcome)) for token_id, outcome in found]
+        token_ids, outcomes = sample(logits, mask, *columns[len(edited) :], filtered=filtered)
+        found = torch.stack((token_ids, outcomes), dim=1).to("cpu", non_blocking=True)
+        there = self._fence()
+
+        def wait() -> list[tuple[int, Outcome]]:
+            there()
+            return [(token_id, Outcome(outcome)) for token_id, outcome in found.tolist()]
+
+        return Chosen(wait, token_ids)
+
+    def _fence(self) -> Callable[[], None]:
+        """What returns once the device has done all that is in its queue by now."""
+        if self._device.type == "cpu":
+            return lambda: None
+        make_event: Any = torch.cuda.Event
+        event: Fence = make_event()
+        event.record()
+        return event.synchronize
 
     def edit_logits_(self, logits: Tensor, edits: Edits) -> Tensor:
         """As `kernels.sampling.edit_logits_`."""
