@@ -41,15 +41,82 @@ class Opening:
     before_text: str = ""  # the program
 
 
+class Turns:
+    """The roles of a conversation so far, and what the template writes there.
+
+    Conversations of the same roles stand at the same place, so that each asks the template once;
+    and a place is found from the one before it, in a time that does not grow with the conversation.
+
+        start ── system ── user ── assistant ── user ── …
+                   └────── assistant ── …
+    """
+
+    __slots__ = ("_after", "_before", "_chat", "_closing", "_opening", "_role")
+
+    def __init__(
+        self, chat: "ChatFormat | None", before: "Turns | None" = None, role: str = ""
+    ) -> None:
+        self._chat = chat  # None: roles have no text of their own
+        self._before = before
+        self._role = role
+        self._after: dict[str, Turns] = {}
+        self._opening = None if chat else Opening("")
+        self._closing = None if chat else ""
+
+    def then(self, role: str) -> "Turns":
+        """One message more. From any thread."""
+        found = self._after.get(role)
+        if found is None:
+            found = self._after.setdefault(role, Turns(self._chat, self, role))
+        return found
+
+    @property
+    def is_start(self) -> bool:
+        """Whether there is no message yet."""
+        return self._before is None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """From the first message to the last."""
+        found: list[str] = []
+        place = self
+        while place._before is not None:
+            found.append(place._role)
+            place = place._before
+        return tuple(reversed(found))
+
+    @property
+    def opening(self) -> Opening:
+        """The text before the last content. Raises InvalidRequest for an order of roles that the
+        template refuses."""
+        if self._opening is None:
+            assert self._chat is not None
+            assert self._before is not None
+            self._opening = self._chat.opening(self._before.roles, self._role)
+        return self._opening
+
+    @property
+    def closing(self) -> str:
+        """The text after the last content, whatever follows."""
+        if self._closing is None:
+            assert self._chat is not None
+            self._closing = self._chat.closing(self.roles)
+        return self._closing
+
+
+def start_of(chat: "ChatFormat | None") -> Turns:
+    """Where conversations begin."""
+    return chat.start if chat else Turns(None)
+
+
 class ChatFormat:
     """What a template writes around contents, by the roles of the conversation so far."""
 
     def __init__(self, render: RenderChat, tags: Tags = THINK) -> None:
         self.tags = tags  # around the model's thoughts
+        self.start = Turns(self)  # of every conversation
         self._render = render
         self._keeping: dict[Tags, bool] = {}
-        self._openings: dict[tuple[str, ...], Opening] = {}
-        self._closings: dict[tuple[str, ...], str] = {}
         self._rendered = lru_cache(MEMO_SIZE)(self._try)
 
     def opening(self, roles: Sequence[str], role: str) -> Opening:
@@ -57,19 +124,7 @@ class ChatFormat:
 
         Raises InvalidRequest for an order of roles that the template refuses.
         """
-        whole = (*roles, role)
-        found = self._openings.get(whole)
-        if found is None:
-            found = self._openings[whole] = self._open(whole)
-        return found
-
-    def closing(self, roles: Sequence[str]) -> str:
-        """The text after the content of the last of these roles, whatever follows."""
-        whole = tuple(roles)
-        found = self._closings.get(whole)
-        if found is None:
-            found = self._closings[whole] = self._close(whole)
-        return found
+        return self._open((*roles, role))
 
     def keeps(self, tags: Tags) -> bool:
         """Whether an answer's thoughts are still there when the conversation goes on."""
@@ -100,7 +155,9 @@ class ChatFormat:
     def _after_closing(self, before: Sequence[str], gap: str) -> str:
         return gap.removeprefix(self.closing(before)) if before else gap
 
-    def _close(self, roles: tuple[str, ...]) -> str:
+    def closing(self, roles: Sequence[str]) -> str:
+        """The text after the content of the last of these roles, whatever follows."""
+        roles = tuple(roles)
         gaps = [gap for gap in self._gaps_after(roles) if gap is not None]
         mark = _mark(len(roles) - 1)
         end = self._rendered(roles, False)

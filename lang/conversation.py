@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.chat import ChatFormat, Opening
+from radixgen.lang.chat import ChatFormat, start_of
 from radixgen.lang.ir import Role
 from radixgen.lang.shared import Shared
 from radixgen.thoughts import Tags
@@ -60,7 +60,7 @@ class Conversation:
         self._pieces: Shared[str] = Shared(list)
         self.num_characters = 0  # of text
         self._messages: Shared[dict[str, str]] = Shared(list)  # closed ones
-        self._roles: tuple[str, ...] = ()  # of them
+        self._turns = start_of(form.chat)  # the open one included
         self.role: Role | None = None
         self._lasting: _Lasting | None = None
         self._role_start = 0  # the piece that the open role's content begins with
@@ -72,7 +72,7 @@ class Conversation:
         twin._ids = self._ids.copy()
         twin.pending, twin.role = self.pending, self.role
         twin._pieces, twin._messages = self._pieces.copy(), self._messages.copy()
-        twin.num_characters, twin._roles = self.num_characters, self._roles
+        twin.num_characters, twin._turns = self.num_characters, self._turns
         twin._role_start, twin._leads = self._role_start, self._leads
         twin._lasting = self._lasting
         return twin
@@ -113,12 +113,12 @@ class Conversation:
     @property
     def roles(self) -> tuple[str, ...]:
         """Of all messages, the open one included."""
-        return (*self._roles, self.role) if self.role else self._roles
+        return self._turns.roles
 
     @property
     def _at_start(self) -> bool:
         """Whether the tokenizer should begin a sequence; a chat template does that itself."""
-        return not len(self._ids) and not self.roles
+        return not len(self._ids) and self._turns.is_start
 
     @property
     def content(self) -> str:
@@ -180,9 +180,10 @@ class Conversation:
                 f"{role} begins inside {self.role}: roles do not nest, end {self.role} first",
                 "role",
             )
-        opening = self.form.chat.opening(self.roles, role) if self.form.chat else Opening("")
+        turns = self._turns.then(role)
+        opening = turns.opening
         self.say(opening.text)
-        self.role = role
+        self._turns, self.role = turns, role
         self._role_start = len(self._pieces)
         self._leads = (opening.before_answer, opening.before_text)
         return opening.text
@@ -238,10 +239,9 @@ class Conversation:
         if self.role != role:
             raise InvalidRequest(f"{role} ends, but {self.role or 'no role'} is open", "role")
         before = self.lead(answer=False)  # of a message without content
-        closing = self.form.chat.closing(self.roles) if self.form.chat else ""
+        closing = self._turns.closing
         self._forget_thoughts()
         self._messages.append({"role": role, "content": self.content})
-        self._roles = (*self._roles, role)
         self.role = None
         self.say(closing)
         return before + closing

@@ -20,10 +20,13 @@ from typing import Any
 
 from radixgen.errors import InvalidRequest, RequestAborted, RuntimeUnavailable
 from radixgen.lang.backends.protocol import Backend, Generation
+from radixgen.lang.bell import Bell
+from radixgen.lang.chat import start_of
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
 from radixgen.lang.habits import Habits
 from radixgen.lang.ir import (
+    ASKING,
     Call,
     Gen,
     GenOptions,
@@ -36,6 +39,7 @@ from radixgen.lang.ir import (
     Select,
     Text,
     Thoughts,
+    filled,
     gen_of,
     within,
 )
@@ -81,7 +85,7 @@ class Executor:
         self.habits: Habits = parent.habits if parent else habits or Habits()
         self.variables: dict[str, Variable] = dict(parent.variables) if parent else {}
         self.conversation = Conversation(backend)
-        self.roles: RolePlan = parent.roles.copy() if parent else RolePlan(backend.chat)
+        self.roles: RolePlan = parent.roles.copy() if parent else RolePlan(start_of(backend.chat))
         self.begin_text = 0  # characters of text that came from the parent
         self.stream = Stream()
         self.asked: list[Asked] = []
@@ -90,7 +94,7 @@ class Executor:
         self.error: BaseException | None = None
         self.error_seen = False  # by whoever runs the program
         self.closed = False  # the program has returned: nothing more will come
-        self.news = threading.Condition()  # of variables and of the end
+        self.news = Bell()  # of variables and of the end
         self.children: set[Executor] = set()
         self._queue: deque[Told] = deque()
         self._running: Told | None = None
@@ -108,37 +112,41 @@ class Executor:
         """The program has returned and everything it said is done."""
         return self.closed and not self._queue and self._task is None
 
-    def check(self, nodes: Sequence[Node]) -> None:
-        """Raises InvalidRequest for what is known to be wrong with nodes that would come next."""
-        roles = self.roles.copy()
-        for node in nodes:
-            self._check(node)
-            roles.add(node)
-        self.roles = roles
+    def check(self, nodes: Sequence[Node]) -> list[Node]:
+        """Nodes that would come next, with the run's options filled in.
 
-    def _check(self, node: Node) -> None:
+        Raises InvalidRequest for what is known to be wrong with them.
+        """
         if len(self._queue) >= MAX_QUEUED:
             raise InvalidRequest(
                 f"the program is {MAX_QUEUED} steps ahead of the model: an endless loop? "
                 "Read a value, or sync, inside it"
             )
-        gen = gen_of(node)
-        if gen is not None:
-            self.backend.check(replace(gen, options=gen.options.over(self.options)))
-        elif isinstance(node, Select):
-            self.backend.check(replace(node, options=node.options.over(self.options)))
+        roles = self.roles.copy()
+        said = [filled(node, self.options) for node in nodes]
+        for node in said:
+            if isinstance(node, ASKING):
+                self.backend.check(gen_of(node) or node)
+            else:
+                roles.add(node)
+        self.roles = roles
+        return said
 
     def submit(self, node: Node, place: Place | None = None) -> None:
         """Do this after everything submitted before."""
         self._queue.append(Told(node, place, self._declare(node)))
-        if self._task is None and not self._wake_due:
-            self._wake_due = True
-            try:
-                self.backend.loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:  # its loop is closed
-                gone = RuntimeUnavailable("the backend of this program has been shut down")
-                self.fail(gone)
-                raise gone from None
+        if self._task is not None or self._wake_due:
+            return
+        if running_loop() is self.backend.loop:
+            self._wake()
+            return
+        self._wake_due = True
+        try:
+            self.backend.loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # its loop is closed
+            gone = RuntimeUnavailable("the backend of this program has been shut down")
+            self.fail(gone)
+            raise gone from None
 
     def cancel(self, reason: str = "the program was cancelled") -> None:
         """Stop what runs and drop what waits; the children's too. Done when nothing runs."""
@@ -179,17 +187,12 @@ class Executor:
         """Nothing more will be submitted; done when all of it is."""
         self.closed = True
         reached = self.barrier(last=True)
-        self._tell()
+        self.news.ring()
         return reached
 
     def await_name(self, name: str | None) -> None:
         """Block until the program has added a variable of that name, or has ended."""
-        with self.news:
-            self.news.wait_for(lambda: name in self.variables or self.closed or self.error)
-
-    def _tell(self) -> None:
-        with self.news:
-            self.news.notify_all()
+        self.news.wait_for(lambda: name in self.variables or self.closed or self.error)
 
     def all_asked(self) -> list[Asked]:
         """What the model was asked by this state and its forks."""
@@ -211,10 +214,11 @@ class Executor:
     def _declare(self, node: Node) -> tuple[Variable, ...]:
         """Name the variables at once, so that reading one that never comes is an error."""
         names = names_of(node)
+        if not names:
+            return ()
         made = tuple(Variable() for _ in names)
-        if names:
-            self.variables.update(zip(names, made, strict=True))
-            self._tell()
+        self.variables.update(zip(names, made, strict=True))
+        self.news.ring()
         return made
 
     # ---- on the backend's loop ----
@@ -272,7 +276,7 @@ class Executor:
         for _, variable in self._scopes.values():
             variable.fail(error)
         self.stream.close(error)
-        self._tell()
+        self.news.ring()
         self._wake()
 
     def _cancel(self, reason: str) -> None:
@@ -347,11 +351,10 @@ class Executor:
 
     async def _ask(self, gen: Gen, told: Told, tool_seconds: float = 0.0) -> Sequence[Generation]:
         """The model's answers; the first continues the conversation."""
-        options = gen.options.over(self.options)
-        wanted = within(gen.thoughts, options.max_tokens) if gen.thoughts else None
+        wanted = within(gen.thoughts, gen.options.max_tokens) if gen.thoughts else None
         thoughts, visible = lead_answer(self.conversation, self.stream, wanted)
         push = Listener(self.stream, gen, told, self._remember, thoughts if visible else None)
-        said = replace(gen, options=options, thoughts=thoughts)
+        said = gen if thoughts is gen.thoughts else replace(gen, thoughts=thoughts)
         hint = self._hint(told.place, tool_seconds)
         generations = await self.backend.generate(self.conversation, said, hint, push)
         push.end_thoughts()
@@ -379,7 +382,7 @@ class Executor:
     def _value(self, gen: Gen, generations: Sequence[Generation]) -> Any:
         parse = gen.parse or str
         values = [parse(answer_of(gen, generation)) for generation in generations]
-        return values if (gen.options.n or self.options.n or 1) > 1 else values[0]
+        return values if (gen.options.n or 1) > 1 else values[0]
 
     async def _select(self, node: Select, told: Told) -> None:
         thoughts = {} if node.thoughts is None else await self._think(node, node.thoughts, told)
@@ -388,10 +391,9 @@ class Executor:
             meta = {"normalized_prompt_logprobs": [0.0]}
             settle_choice(told, node.choices[0], meta | thoughts)
             return
-        said = replace(node, options=node.options.over(self.options))
         hint = self._hint(told.place)
         self._lead()
-        scored = await self.backend.score(self.conversation, said, hint)
+        scored = await self.backend.score(self.conversation, node, hint)
         decision = node.method(scored.scores)
         text = node.choices[decision.index]
         self._remember(scored.meta)

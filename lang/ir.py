@@ -5,7 +5,8 @@ Owns the nodes and how they are put together with `+`. Knows no backend, no mode
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 from radixgen.errors import InvalidRequest
 from radixgen.thoughts import THINK, Tags, effort_budget
@@ -65,13 +66,15 @@ class ScopeEnd(Node):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is worked out from the settings is kept beside them
 class GenOptions:
     """Sampling settings that a `gen`, a run or a backend may give; None: not said here.
 
     The one list of names: `over` lets a later voice win and `sampling` makes the request's
     parameters. Names are SGLang's and the OpenAI API's.
     """
+
+    _over: ClassVar[tuple[Any, Any]] = None, None  # of an instance: the last other, and the outcome
 
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -97,24 +100,42 @@ class GenOptions:
     lora: str | None = None  # an adapter of the runtime, by name
     program: str | None = None
 
+    @cached_property
+    def said(self) -> dict[str, Any]:
+        """The settings that something is said of, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
     def over(self, other: Self) -> Self:
         """These settings, and `other`'s where nothing is said here."""
-        mine = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(other, **{name: value for name, value in mine.items() if value is not None})
+        if not other.said:
+            return self
+        below, both = self._over
+        if below is not other:
+            both = replace(other, **self.said)
+            vars(self)["_over"] = other, both
+        return both  # type: ignore[no-any-return]
 
-    def sampling(self, **extra: Any) -> SamplingParams:
-        """The request's parameters. Raises InvalidRequest for values out of range."""
-        said = {name: getattr(self, name) for name in _SAMPLING if getattr(self, name) is not None}
-        said |= extra
+    @cached_property
+    def _params(self) -> SamplingParams:
+        return self._sampling({})
+
+    def _sampling(self, others: dict[str, Any]) -> SamplingParams:
+        said = {name: value for name, value in self.said.items() if name not in _NOT_SAMPLING}
+        said |= others
         said.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
         if said.get("top_k") == -1:
             said["top_k"] = 0
         return SamplingParams(**said)
 
+    def sampling(self, **others: Any) -> SamplingParams:
+        """The request's parameters, with `others` instead of what is said here. Raises
+        InvalidRequest for values out of range."""
+        return self._sampling(others) if others else self._params
+
 
 DEFAULT_MAX_TOKENS = 128
 _NOT_SAMPLING = ("priority", "namespace", "lora", "program")
-_SAMPLING = tuple(f.name for f in fields(GenOptions) if f.name not in _NOT_SAMPLING)
 
 
 def as_texts(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -252,6 +273,28 @@ def within(thoughts: Thoughts, max_tokens: int | None) -> Thoughts:
     if thoughts.effort is None:
         return thoughts
     return replace(thoughts, budget=effort_budget(thoughts.effort, max_tokens))
+
+
+ASKING = (Gen, Select, Call, Reasoning)  # nodes that the model is asked for
+
+
+def filled(node: Node, options: GenOptions) -> Node:
+    """A node, with `options` where it says nothing itself."""
+    if not isinstance(node, ASKING):
+        return node
+    if isinstance(node, Call):
+        return replace(node, gen=_filled_gen(node.gen, options))
+    if isinstance(node, Reasoning):
+        return replace(node, inner=filled(node.inner, options))
+    if isinstance(node, Gen):
+        return _filled_gen(node, options)
+    own = node.options.over(options)
+    return node if own is node.options else replace(node, options=own)
+
+
+def _filled_gen(gen: Gen, options: GenOptions) -> Gen:
+    own = gen.options.over(options)
+    return gen if own is gen.options else replace(gen, options=own)
 
 
 def gen_of(node: Node) -> Gen | None:

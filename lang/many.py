@@ -17,6 +17,7 @@ from radixgen.errors import InvalidRequest
 from radixgen.lang.place import note_line
 from radixgen.lang.play import AnyState, aplay, await_forks, play_quietly, speak
 from radixgen.lang.state import AsyncProgramState, ProgramState
+from radixgen.threads import new_loop
 
 BATCH_CHUNK = 200  # programs that are kept ahead of whoever reads their outcomes
 FIRST_THREADS = 4
@@ -199,7 +200,8 @@ def in_tasks(
 ) -> Iterator[ProgramState]:
     """The same for `async def` programs."""
     outcomes: list[Future[AnyState]] = [Future() for _ in items]
-    loop = asyncio.new_event_loop()
+    runner = asyncio.Runner(loop_factory=new_loop)
+    loop = runner.get_loop()
     tasks: list[asyncio.Task[None]] = []
 
     async def one(arguments: dict[str, Any], places: asyncio.Semaphore, at: int) -> None:
@@ -218,8 +220,8 @@ def in_tasks(
         await asyncio.wait(tasks)
 
     def serve() -> None:
-        loop.run_until_complete(everything())
-        loop.close()
+        with runner:
+            runner.run(everything())
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -227,7 +229,8 @@ def in_tasks(
         for outcome in outcomes:
             yield as_blocking(outcome.result())
     except BaseException:
-        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        with contextlib.suppress(RuntimeError):  # its loop is closed: they have all ended
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
         raise
     finally:
         thread.join()

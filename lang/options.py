@@ -28,6 +28,8 @@ _WITHOUT_EFFECT = {"return_text_in_logprobs", "logprob_start_len"}
 # What programs write beside choices: the first two say what holds of a select anyway.
 _OF_CHOICES = ("max_tokens", "temperature", "priority", "namespace", "lora", "program")
 _NOTHING = GenOptions()
+_PLAIN = (str, int, float, bool)
+MEMO_SIZE = 1024
 GREEDY = 1e-5  # temperatures up to it are 0, as SGLang has it
 
 
@@ -36,17 +38,45 @@ def run_options(given: Mapping[str, Any], program: str) -> GenOptions:
 
     Raises InvalidRequest for a name that is neither an option nor an argument of the program.
     """
-    options = GenOptions(
-        **_named(given, f"program {program!r} has no argument and no sampling option")
-    )
-    return _checked(options)
+    return _options(given, f"program {program!r} has no argument and no sampling option")
 
 
 def gen_options(given: Mapping[str, Any]) -> GenOptions:
     """Options from keyword arguments of `gen`. Raises InvalidRequest for what can be no value of
     theirs, whatever the run says of the others."""
-    options = GenOptions(**_named(given, "gen has no argument"))
-    return options if options == _NOTHING else _checked(options)
+    return _options(given, "gen has no argument")
+
+
+_Key = tuple[tuple[str, Any, Any], ...]
+_memo: dict[_Key, GenOptions] = {(): _NOTHING}  # programs say the same again and again
+
+
+def _options(given: Mapping[str, Any], complaint: str) -> GenOptions:
+    key = _key(given)
+    if key is None:
+        return _checked(GenOptions(**_named(given, complaint)))
+    found = _memo.get(key)
+    if found is None:
+        found = _checked(GenOptions(**_named(given, complaint)))
+        if len(_memo) >= MEMO_SIZE:
+            _memo.clear()
+        _memo[key] = found
+    return found
+
+
+def _key(given: Mapping[str, Any]) -> _Key | None:
+    """Equal for what means the same, types included: 1 is not True. None: it may yet change."""
+    key: list[tuple[str, Any, Any]] = []
+    for name, value in given.items():
+        if value is None:
+            continue
+        kind: Any = type(value)
+        if kind in (list, tuple):
+            value, kind = tuple(value), tuple(map(type, value))
+        if not (kind in _PLAIN or (isinstance(kind, tuple) and all(k in _PLAIN for k in kind))):
+            return None
+        key.append((name, kind, value))
+    return tuple(key)
 
 
 def choice_options(given: Mapping[str, Any]) -> GenOptions:

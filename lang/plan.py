@@ -1,7 +1,7 @@
 """The order of roles as a program adds them, checked before anything is sent."""
 
 from radixgen.errors import InvalidRequest
-from radixgen.lang.chat import ChatFormat
+from radixgen.lang.chat import Turns
 from radixgen.lang.ir import Node, RoleBegin, RoleEnd
 
 
@@ -12,17 +12,14 @@ class RolePlan:
     line that adds it.
     """
 
-    __slots__ = ("_chat", "_open", "_roles")
+    __slots__ = ("_open", "_turns")
 
-    def __init__(self, chat: ChatFormat | None) -> None:
-        self._chat = chat
-        self._roles: tuple[str, ...] = ()  # the open one included
-        self._open: str | None = None
+    def __init__(self, turns: Turns, open_role: str | None = None) -> None:
+        self._turns = turns  # the open one included
+        self._open = open_role
 
     def copy(self) -> "RolePlan":
-        twin = RolePlan(self._chat)
-        twin._roles, twin._open = self._roles, self._open
-        return twin
+        return RolePlan(self._turns, self._open)
 
     def add(self, node: Node) -> None:
         """Raises InvalidRequest when a role begins or ends where it cannot."""
@@ -33,13 +30,12 @@ class RolePlan:
                     f"end {self._open} first",
                     "role",
                 )
-            if self._chat is not None:
-                self._chat.opening(self._roles, node.role)
-            self._roles, self._open = (*self._roles, node.role), node.role
+            turns = self._turns.then(node.role)
+            turns.opening  # noqa: B018  # raises where the template refuses it
+            self._turns, self._open = turns, node.role
         elif isinstance(node, RoleEnd):
             if self._open != node.role:
                 message = f"{node.role} ends, but {self._open or 'no role'} is open"
                 raise InvalidRequest(message, "role")
-            if self._chat is not None:
-                self._chat.closing(self._roles)
+            self._turns.closing  # noqa: B018
             self._open = None

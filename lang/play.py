@@ -19,7 +19,7 @@ from radixgen.errors import InvalidRequest, RequestAborted
 from radixgen.lang.executor import Executor
 from radixgen.lang.place import note_line
 from radixgen.lang.state import AsyncProgramState, ProgramState
-from radixgen.lang.variables import Awaited, running_loop, wait_for
+from radixgen.lang.variables import Awaited, arrival, running_loop, wait_for
 
 MAX_SECONDS = 1e9  # 31 years; timers take no arbitrary number
 
@@ -108,9 +108,7 @@ async def aplay(
             executor.ret_value = await function(state, **arguments)
             await Awaited(executor.finish())
             for child, reached in _forks(executor):
-                ended = asyncio.wrap_future(reached)
-                await asyncio.wait([ended])
-                ended.exception()  # seen, so that none is logged: `_look` says whose it is
+                await arrival(reached)
                 _look(child)
     except TimeoutError as error:
         executor.end(_too_long(executor.program, time_limit) if limit.expired() else error)

@@ -39,7 +39,8 @@ class Program:
         self.name = getattr(function, "__name__", "program")
         self.bound = dict(bound or {})
         self.is_async = inspect.iscoroutinefunction(function)
-        names = list(inspect.signature(function).parameters)
+        self._signature = inspect.signature(function)
+        names = list(self._signature.parameters)
         if not names or names[0] != "s":
             raise InvalidRequest(f"program {self.name!r}: its first parameter must be named s", "s")
         self.arg_names = names[1:]
@@ -203,7 +204,7 @@ class Program:
 
     def _bind_check(self, arguments: Mapping[str, Any]) -> None:
         try:
-            inspect.signature(self.function).bind(None, **arguments)
+            self._signature.bind(None, **arguments)
         except TypeError as error:
             raise InvalidRequest(f"program {self.name!r}: {error}") from None
 

@@ -47,9 +47,9 @@ class Speaker:
         """
         nodes = as_nodes(other)
         self._claim()
-        self.executor.check(nodes)
+        said = self.executor.check(nodes)
         place = caller(self.executor.program)
-        for node in nodes:
+        for node in said:
             self.executor.submit(node, place)
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from radixgen.lang.backends.protocol import Generation
 from radixgen.lang.conversation import Conversation
-from radixgen.lang.ir import Call, Gen, Node, Reasoning, ScopeBegin, Select, Thoughts, thoughts_of
+from radixgen.lang.ir import ASKING, Gen, Node, Reasoning, ScopeBegin, Thoughts, thoughts_of
 from radixgen.lang.place import Place
 from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable
@@ -122,14 +122,19 @@ class Listener:
             self._remember({"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens})
 
 
+_NAMING = (*ASKING, ScopeBegin)
+
+
 def names_of(node: Node) -> tuple[str, ...]:
     """Of the variables that a node gives values to."""
+    if not isinstance(node, _NAMING):
+        return ()
     if isinstance(node, Reasoning):
         name = node.inner.name if isinstance(node.inner, Gen) else None
         return (name, name + REASONING_SUFFIX) if name else ()
-    if isinstance(node, Gen | Select | Call | ScopeBegin) and node.name is not None:
-        return (node.name, node.name + REASONING_SUFFIX) if thoughts_of(node) else (node.name,)
-    return ()
+    if node.name is None:
+        return ()
+    return (node.name, node.name + REASONING_SUFFIX) if thoughts_of(node) else (node.name,)
 
 
 def skip(told: Told, error: BaseException) -> None:

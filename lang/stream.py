@@ -1,10 +1,10 @@
 """Text that is still being written, read from any thread or event loop, any number of times."""
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from radixgen.lang.bell import Bell
 from radixgen.lang.ir import Node
 
 Written = tuple[Node | None, str]
@@ -17,15 +17,14 @@ class Stream:
     Readers get every piece from the first on, whenever they come.
     """
 
-    __slots__ = ("_before", "_changed", "_done", "_error", "_pieces", "_wakers")
+    __slots__ = ("_before", "_bell", "_done", "_error", "_pieces")
 
     def __init__(self) -> None:
         self._before: Callable[[], str] | None = None  # a first piece that nobody has read yet
         self._pieces: list[Written] = []
         self._done = False
         self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self._wakers: list[Callable[[], None]] = []
+        self._bell = Bell()
 
     @property
     def text(self) -> str:
@@ -45,12 +44,13 @@ class Stream:
 
     def begin(self, before: Callable[[], str]) -> None:
         """Text that comes first, told by whoever is asked for it: not before somebody reads."""
-        with self._changed:
-            self._before = before
-            self._wake()
+        self._before = before
+        self._bell.ring()
 
     def _put_together(self) -> None:
-        with self._changed:
+        if self._before is None:
+            return
+        with _beginning:
             if self._before is not None:
                 text, self._before = self._before(), None
                 if text:
@@ -58,28 +58,25 @@ class Stream:
 
     def push(self, piece: str, origin: Node | None = None) -> None:
         if piece:
-            with self._changed:
-                self._pieces.append((origin, piece))
-                self._wake()
+            self._pieces.append((origin, piece))
+            self._bell.ring()
 
     def pause(self) -> None:
         """Nothing follows for a while: an empty piece, which `written` alone gives."""
-        with self._changed:
-            self._pieces.append((None, ""))
-            self._wake()
+        self._pieces.append((None, ""))
+        self._bell.ring()
 
     def close(self, error: BaseException | None = None) -> None:
         """No more pieces; readers then see the error, if any. Closing twice changes nothing."""
-        with self._changed:
-            if not self._done:
-                self._done, self._error = True, error
-                self._wake()
+        if not self._done:
+            self._error, self._done = error, True
+            self._bell.ring()
 
-    def _wake(self) -> None:
-        self._changed.notify_all()
-        for waker in self._wakers:
-            with contextlib.suppress(RuntimeError):  # that reader's event loop is closed
-                waker()
+    def _since(self, place: int) -> tuple[list[Written], bool]:
+        """Pieces from that one on, and whether they are the last."""
+        ended = self._done  # before the pieces: whatever was written before the end is among them
+        self._put_together()
+        return self._pieces[place:], ended
 
     def __iter__(self) -> Iterator[str]:
         """Pieces as they come; blocks. Raises the error that ended the text."""
@@ -87,45 +84,34 @@ class Stream:
 
     def written(self) -> Iterator[Written]:
         """As iterating, with who wrote each piece."""
-        place = 0
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._done or self._before or len(self._pieces) > place  # noqa: B023  # called at once
-                )
-                self._put_together()
-                new, ended = self._pieces[place:], self._done
-            place += len(new)
-            yield from new
-            if ended and place == len(self._pieces):
-                break
+        place, ended, rung = 0, False, threading.Event()
+        with self._bell.heard(rung.set):
+            while not ended:
+                rung.clear()
+                new, ended = self._since(place)
+                place += len(new)
+                yield from new
+                if not new and not ended:
+                    rung.wait()
         if self._error is not None:
             raise self._error
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Pieces as they come, on the running event loop."""
-        loop, ready, place = asyncio.get_running_loop(), asyncio.Event(), 0
-
-        def waker() -> None:
-            loop.call_soon_threadsafe(ready.set)
-
-        with self._changed:
-            self._wakers.append(waker)
-        try:
-            while True:
-                ready.clear()
-                self._put_together()
-                new, ended = self._pieces[place:], self._done
+        place, ended, rung = 0, False, asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with self._bell.heard(lambda: loop.call_soon_threadsafe(rung.set)):
+            while not ended:
+                rung.clear()
+                new, ended = self._since(place)
                 place += len(new)
                 for _, piece in new:
                     if piece:
                         yield piece
-                if ended and place == len(self._pieces):
-                    break
-                if not new:
-                    await ready.wait()
-        finally:
-            with self._changed:
-                self._wakers.remove(waker)
+                if not new and not ended:
+                    await rung.wait()
         if self._error is not None:
             raise self._error
+
+
+_beginning = threading.RLock()  # of all streams: it is held for one text, once in a stream's life

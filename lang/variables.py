@@ -1,6 +1,7 @@
 """Values that come later: set on the backend's event loop, read from any thread or loop."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any
@@ -74,18 +75,31 @@ class Awaited:
 
     def __await__(self) -> Generator[Any, None, Any]:
         try:
-            if self._future.done():
-                return self._future.result()
-            inner = asyncio.wrap_future(self._future)
-            inner.add_done_callback(_retrieve)  # its awaiter may have been cancelled by then
-            return (yield from asyncio.shield(inner).__await__())
+            if not self._future.done():
+                yield from arrival(self._future).__await__()
+            return self._future.result()
         except BaseException as error:
             if self._saw is not None:
                 self._saw(error)
             raise
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark an error as seen, so that none is logged for a value that nobody awaits any more."""
-    if not future.cancelled():
-        future.exception()
+def arrival(future: Future[Any]) -> asyncio.Future[None]:
+    """Done in this event loop once `future` is. One step to the other loop and back, and whoever
+    is cancelled while awaiting it cancels nothing else."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def arrive() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    def tell(_: Future[Any]) -> None:
+        if running_loop() is loop:
+            arrive()
+        else:
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody awaits it any more
+                loop.call_soon_threadsafe(arrive)
+
+    future.add_done_callback(tell)
+    return arrived

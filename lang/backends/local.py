@@ -175,7 +175,7 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
 
 def _sampling(gen: Gen) -> SamplingParams:
     """The request's parameters. A dtype's stops join those that were asked for."""
-    more: dict[str, Any] = {"max_tokens": max_tokens_of(gen)}
+    more: dict[str, Any] = {"max_tokens": max_tokens_of(gen)} if gen.thoughts else {}
     if gen.extra_stop:
         stop = (*as_texts(gen.options.stop or ()), *gen.extra_stop)
         more["stop"] = tuple(dict.fromkeys(stop))
