@@ -135,7 +135,7 @@ class Conversation:
         self._pieces.append(text)
         self.num_characters += len(text)
 
-    def prompt(self) -> Sequence[int]:
+    def prompt(self) -> "array[int]":
         """All of it as token ids; commits the pending literal."""
         encode = self.form.encode
         if encode is None:
@@ -143,7 +143,7 @@ class Conversation:
         if self.pending:
             self._ids.extend(encode(self.pending, self._at_start))
             self.pending = ""
-        return self._ids.since(0)
+        return self.ids
 
     def branches(self, texts: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """The token ids that all of the continuations share, and the rest of each, never empty.

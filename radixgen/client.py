@@ -294,7 +294,10 @@ class EngineClient:
         return results if isinstance(prompts, list) and not _is_ids(prompts) else results[0]
 
     async def stream_prepared(
-        self, prompts: Prompt | Prompts, sampling: SamplingParams, options: dict[str, Any]
+        self,
+        prompts: "Prompt | Prompts | array[int]",
+        sampling: SamplingParams,
+        options: dict[str, Any],
     ) -> AsyncGenerator[Piece]:
         requests = await self._prepare(prompts, sampling, options)
         queue: asyncio.Queue[Piece | RadixgenError] = asyncio.Queue()
@@ -339,7 +342,10 @@ class EngineClient:
         self.connection.send(message, _Sink(stream, put), ids)
 
     async def _prepare(
-        self, prompts: Prompt | Prompts, sampling: SamplingParams, options: dict[str, Any]
+        self,
+        prompts: "Prompt | Prompts | array[int]",
+        sampling: SamplingParams,
+        options: dict[str, Any],
     ) -> "list[tuple[GenerateRequest, array[int]]]":
         """Every prompt's message and ids, or the first fault of any before one is sent."""
         many = isinstance(prompts, list) and not _is_ids(prompts)
@@ -377,7 +383,7 @@ class EngineClient:
     async def _encode(self, name: str, prompt: Any, start: bool = True) -> "array[int]":
         """Ids of a prompt. `start`: with the tokens that open a text, as the model has them."""
         if not isinstance(prompt, str):
-            if not isinstance(prompt, list | tuple):
+            if not isinstance(prompt, list | tuple | array):
                 message = f"{name}={shown(prompt)} is neither text nor a list of token ids"
                 raise InvalidRequest(message, name)
             return token_ids(name, prompt)

@@ -22,6 +22,8 @@ from radixgen.types import (
 Prompt = str | list[int] | tuple[int, ...]
 """Text, or the ids of its tokens."""
 
+LONG_IDS = 1000  # ids; more are looked through as one array
+
 Prompts = list[str] | list[list[int]] | list[tuple[int, ...]] | list[Prompt]
 
 
@@ -111,7 +113,9 @@ def check_request_options(options: Mapping[str, Any]) -> None:
 
 
 def token_ids(name: str, ids: Sequence[int]) -> "array[int]":
-    """Ids as int32. Raises InvalidRequest for what is no id."""
+    """Ids as int32, as they are if they are that. Raises InvalidRequest for what is no id."""
+    if isinstance(ids, array) and ids.typecode == "i":
+        return ids
     try:
         return array("i", ids)
     except (TypeError, OverflowError):
@@ -127,12 +131,22 @@ def check_prompt(name: str, ids: "array[int]", ready: Ready, num_more: int) -> N
     """
     if not ids:
         raise InvalidRequest(f"{name} is empty; give at least one token", name)
-    low, high = min(ids), max(ids)
+    low, high = _bounds(ids)
     if low < 0 or high >= ready.vocab_size:
         bad = low if low < 0 else high
         message = f"{name} holds token id {bad}; the vocabulary is 0 to {ready.vocab_size - 1}"
         raise InvalidRequest(message, name)
     check_length(name, len(ids), ready, num_more)
+
+
+def _bounds(ids: "array[int]") -> tuple[int, int]:
+    """The least and the largest."""
+    if len(ids) < LONG_IDS:
+        return min(ids), max(ids)
+    import numpy as np  # a client of short prompts starts without it
+
+    numbers = np.frombuffer(ids, dtype=np.intc)
+    return int(numbers.min()), int(numbers.max())
 
 
 def check_length(name: str, num_tokens: int, ready: Ready, num_more: int = 0) -> None:

@@ -218,12 +218,12 @@ def sampling_params(base: SamplingParams | None = None, **params: Any) -> Sampli
     """
     if base is not None and not isinstance(base, SamplingParams):
         raise InvalidRequest(f"sampling={shown(base)} is not a SamplingParams", "sampling")
+    if not params:
+        return base or SamplingParams()
     known = [f.name for f in dataclasses.fields(SamplingParams)]
     for name in params:
         if name not in known:
             raise InvalidRequest(unknown_name("sampling parameter", name, known), name)
-    if not params:
-        return base or SamplingParams()
     return dataclasses.replace(base or SamplingParams(), **params)
 
 

@@ -62,17 +62,12 @@ class LocalBackend:
     ) -> Sequence[Generation]:
         sampling = _sampling(gen)
         result: GenerateResult | None = None
-        prompt = self._ids(conversation.prompt())
-        stream = self.client.generate(
-            prompt,
-            sampling,
-            stream=True,
-            grammar=gen.grammar,
-            hint=hint,
-            thinking=gen.thoughts.thinking() if gen.thoughts else None,
-            **_request_options(gen.options),
-        )
-        async for piece in stream:
+        prompt = conversation.prompt() or self._opening()
+        options = _request_options(gen.options)
+        options |= {"grammar": gen.grammar, "hint": hint}
+        if gen.thoughts is not None:
+            options["thinking"] = gen.thoughts.thinking()
+        async for piece in self.client.stream_prepared(prompt, sampling, options):  # checked before
             if piece.index == 0:
                 if piece.cached_tokens is not None:
                     push.found(len(prompt), piece.cached_tokens)
@@ -85,10 +80,8 @@ class LocalBackend:
         heals = sampling.token_healing
         return [self._generation(choice, result, heals) for choice in result.choices]
 
-    def _ids(self, prompt: Sequence[int]) -> list[int]:
+    def _opening(self) -> list[int]:
         """A generation needs a token to follow: the first of all is the one that opens a text."""
-        if prompt:
-            return list(prompt)
         opening = self.client.tokenizer.encode("", add_special_tokens=True)
         return opening or [min(self.client.tokenizer.eos_ids)]
 
@@ -123,10 +116,10 @@ class LocalBackend:
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         prefix, rest = conversation.branches(select.choices)
         options = _request_options(select.options)
-        given = await self.client.score(self._ids(prefix), rest, hint=hint, **options)
+        given = await self.client.score(prefix or self._opening(), rest, hint=hint, **options)
         alone: tuple[tuple[float, ...], ...] = ()
         if needs_unconditional(select.method):
-            without = await self.client.score(self._ids(()), rest, **options)
+            without = await self.client.score(self._opening(), rest, **options)
             alone = without.logprobs
         scores = Scores(select.choices, given.logprobs, alone)
         meta = {
