@@ -14,7 +14,8 @@ from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
 from radixgen.lang.api import function, gen, select
 from radixgen.lang.backends.endpoint import RuntimeEndpoint
 from radixgen.lang.choices import greedy_token_selection
-from radixgen.lang.ir import Call, Gen, Select, ToolCall
+from radixgen.lang.ir import Call, Gen, GenOptions, Select, ToolCall
+from radixgen.lang.options import MEMO_SIZE
 from radixgen.lang.tools import call, describe
 
 CIRCULAR: dict[str, Any] = {}
@@ -169,6 +170,35 @@ def test_lists_of_any_kind_are_read_once() -> None:
         sampling = said.options.sampling()
         assert (sampling.stop, sampling.stop_token_ids) == (("x", "y"), (3,))
         assert sampling.logit_bias == ((2, 3), (5, 1.0))
+
+
+def test_what_was_said_before_lets_nothing_wrong_through() -> None:
+    """Options are kept by what they mean, and True is not 1."""
+    said = gen("a", max_tokens=1, stop_token_ids=[1], temperature=1)
+    again = gen("b", max_tokens=1, stop_token_ids=(1,), temperature=1.0)
+    assert isinstance(said, Gen)
+    assert isinstance(again, Gen)
+    assert said.options.sampling() == again.options.sampling()
+    wrongs: list[dict[str, Any]] = [{"max_tokens": True}, {"max_tokens": 1.0}]
+    for wrong in (*wrongs, {"stop_token_ids": [True]}):
+        with pytest.raises(InvalidRequest):
+            gen("a", **wrong)
+    for number in range(2 * MEMO_SIZE):  # and are forgotten, not confused
+        other = gen("a", seed=number)
+        assert isinstance(other, Gen)
+        assert other.options.sampling().seed == number
+
+
+def test_the_options_of_two_runs_are_kept_apart() -> None:
+    mine = GenOptions(temperature=0.5)
+    one, two = GenOptions(temperature=1.0, n=2), GenOptions(seed=3)
+    for _ in range(2):
+        assert mine.over(one) == GenOptions(temperature=0.5, n=2)
+        assert mine.over(two) == GenOptions(temperature=0.5, seed=3)
+        assert mine.over(GenOptions()) == mine
+        assert mine.over(one).sampling().n == 2
+        assert mine.sampling(n=3).n == 3
+        assert mine.sampling().n == 1
 
 
 def carried_out(number: int) -> ToolCall:

@@ -8,7 +8,7 @@ from scripted_backend import ScriptedBackend, generating
 
 from radixgen.errors import InvalidRequest
 from radixgen.lang import assistant, function, gen, select, system, user
-from radixgen.lang.chat import ChatFormat
+from radixgen.lang.chat import ChatFormat, start_of
 
 Messages = list[dict[str, str]]
 Template = Callable[[Messages, bool], str]
@@ -130,6 +130,34 @@ def test_messages_that_a_template_drops_are_refused() -> None:
     assert form.opening([], "user").text == ""
     with pytest.raises(InvalidRequest, match="drops 'assistant' messages"):
         form.opening(["user"], "assistant")
+
+
+def test_conversations_of_the_same_roles_ask_the_template_once() -> None:
+    num_rendered = 0
+
+    def render(messages: Messages, generation: bool) -> str:
+        nonlocal num_rendered
+        num_rendered += 1
+        return marked(messages, generation)
+
+    def talk() -> list[str]:
+        turns, found = start_of(form), []
+        for role in ("user", "assistant") * 20:
+            turns = turns.then(role)
+            found += [turns.opening.text, turns.closing]
+        assert turns.roles == ("user", "assistant") * 20
+        return found
+
+    form = ChatFormat(render)
+    first, needed = talk(), num_rendered
+    assert talk() == first
+    assert num_rendered == needed
+    with pytest.raises(InvalidRequest, match="refuses the roles"):
+        start_of(ChatFormat(_refuse)).then("tool").opening  # noqa: B018
+
+
+def _refuse(messages: Messages, generation: bool) -> str:
+    raise ValueError(f"{len(messages)} messages")
 
 
 @pytest.fixture
