@@ -179,8 +179,9 @@ def test_what_was_said_before_lets_nothing_wrong_through() -> None:
     assert isinstance(said, Gen)
     assert isinstance(again, Gen)
     assert said.options.sampling() == again.options.sampling()
-    wrongs: list[dict[str, Any]] = [{"max_tokens": True}, {"max_tokens": 1.0}]
-    for wrong in (*wrongs, {"stop_token_ids": [True]}):
+    wrongs: list[dict[str, Any]]
+    wrongs = [{"max_tokens": True}, {"max_tokens": 1.0}, {"stop_token_ids": [True]}]
+    for wrong in wrongs:
         with pytest.raises(InvalidRequest):
             gen("a", **wrong)
     for number in range(2 * MEMO_SIZE):  # and are forgotten, not confused
