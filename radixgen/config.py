@@ -21,7 +21,7 @@ Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
 Eviction = Literal["lru", "lfu", "slru", "cost"]
 TensorSplit = Literal["exact", "fast"]
-TensorExchange = Literal["sockets", "gloo"]
+TensorExchange = Literal["auto", "sockets", "gloo", "nccl"]
 JumpForward = Literal["exact", "fast", "off"]
 """What becomes of text that a grammar forces. `exact`: guessed and verified, the outputs are those
 without it. `fast`: taken as the tokenizer spells it, unverified; every output still obeys, but the
@@ -50,7 +50,8 @@ class ModelConfig:
     `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the
     weights and KV pages. `tensor_split`: exact: each number is computed whole by one of them, as by
     one alone; fast: ranks add parts of sums, half as many exchanges and other roundings.
-    `tensor_exchange`: sockets: Unix sockets; gloo: torch.distributed's, by TCP on loopback.
+    `tensor_exchange`: on a CPU sockets: Unix sockets, or gloo: torch.distributed's, by TCP on
+    loopback; between GPUs nccl. auto: sockets on a CPU.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
@@ -65,7 +66,7 @@ class ModelConfig:
     threads: int | None = None  # compute threads of all ranks; None: one a physical core
     tensor_parallel: int = 1
     tensor_split: TensorSplit = "exact"
-    tensor_exchange: TensorExchange = "sockets"
+    tensor_exchange: TensorExchange = "auto"
     adapters: dict[str, str] = field(default_factory=dict)  # LoRA: name -> PEFT's folder
 
     def __post_init__(self) -> None:
@@ -95,11 +96,16 @@ def _check_device(device: str, kernels: Kernels) -> None:
 def _check_ranks(model: ModelConfig) -> None:
     ranks = model.tensor_parallel
     _require(1 <= ranks <= MAX_RANKS, f"tensor_parallel={ranks}: 1 to {MAX_RANKS} ranks")
-    by_c = model.device == "cpu" and model.kernels != "triton"
     _require(
-        ranks == 1 or by_c,
-        f"tensor_parallel={ranks} splits a model among processes on a CPU with kernels='c'; with "
-        f"device={model.device!r} and kernels={model.kernels!r} leave it out",
+        ranks == 1 or model.device in ("cpu", "cuda"),
+        f"tensor_parallel={ranks} with device={model.device!r}: every rank takes a GPU of its own, "
+        "the first ones; write device='cuda' (CUDA_VISIBLE_DEVICES chooses among them)",
+    )
+    takes = {"cpu": ("auto", "sockets", "gloo")}.get(model.device, ("auto", "nccl"))
+    _require(
+        model.tensor_exchange in takes,
+        f"tensor_exchange={model.tensor_exchange!r} with device={model.device!r}: it is one of "
+        f"{', '.join(takes)} there",
     )
 
 

@@ -30,14 +30,14 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 4096
 
 # The matrices that an adapter may add to, in the order of their outputs in a projection.
-_PLACES: dict[Place, tuple[str, ...]] = {
+MATRICES: dict[Place, tuple[str, ...]] = {
     "qkv": ("attention.q", "attention.k", "attention.v"),
     "output": ("attention.o",),
     "gate_up": ("mlp.gate", "mlp.up"),
     "down": ("mlp.down",),
 }
 _TARGETS = {
-    hf_name(name).split(".")[-2]: name for names in _PLACES.values() for name in names
+    hf_name(name).split(".")[-2]: name for names in MATRICES.values() for name in names
 }  # q_proj: attention.q
 
 # Keys of adapter_config.json that change no output of a finished adapter.
@@ -157,7 +157,7 @@ def _matrices(
     """(layer, place, first output in it) and name of every matrix that is added to."""
     shapes = expected_shapes(config)
     for layer in range(config.num_layers):
-        for place, names in _PLACES.items():
+        for place, names in MATRICES.items():
             start = 0
             for short in names:
                 name = f"layers.{layer}.{short}"

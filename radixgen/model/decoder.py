@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from radixgen.batch import PageCopy
 from radixgen.kernels.activation import silu_mul
 from radixgen.kernels.attention import paged_attention
 from radixgen.kernels.kv_write import write_kv
@@ -21,7 +22,7 @@ from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
 from radixgen.model.adapters import Adapter, adapt
-from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.attention import AttentionMetadata, StepInputs, copy_pages
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
@@ -85,7 +86,7 @@ class Decoder:
         self.config = config
         self.weights = weights
         self.dtype = dtype
-        self.kernels = kernels
+        self.kernels: Literal["c", "triton"] = kernels
         self.recorder = recorder
         self.adapters = dict(adapters or {})
         self.peers = peers
@@ -164,12 +165,21 @@ class Decoder:
             from radixgen.model.triton_forward import TritonForward
             from radixgen.model.triton_weights import launch_weights
 
+            split = None if self.peers is None else self.peers.split
+            adapters = list(self.adapters.values())
             self._tiled = self._tiled or launch_weights(
-                self.weights, self.config, list(self.adapters.values()), self.dtype
+                self.weights, self.config, adapters, self.dtype, split
             )
             tables = self._cos, self._sin
             self._launched = TritonForward(self, self._tiled, cache, *tables, self.recorder)
         return self._launched
+
+    def copy(self, copies: Sequence[PageCopy], cache: KVCache) -> None:
+        """Do a step's page copies, before it."""
+        if self.kernels == "triton":
+            self.launched_over(cache).copy(copies)
+        else:
+            copy_pages(copies, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] from `forward` -> logits [rows, vocab], float32."""
@@ -183,8 +193,7 @@ class Decoder:
         embedding = self.weights.embedding
         if self.peers is None:
             return embed(embedding, token_ids, self.dtype)
-        own = self.peers.split.own("vocab")
-        known = token_ids.clamp(own.start, own.stop - 1) - own.start
+        known = self.peers.known(token_ids)
         return self.peers.pick(embed(embedding, known, self.dtype), token_ids)
 
     def _map(

@@ -38,13 +38,24 @@ class Placement:
         return torch.float32 if self.device.type == "cpu" else torch.bfloat16
 
 
-def place(model: ModelConfig) -> Placement:
-    """What `device` and `kernels` mean on this machine. Raises ConfigError where they cannot be."""
+def place(model: ModelConfig, rank: int = 0) -> Placement:
+    """What `device` and `kernels` mean on this machine, for a rank of those that share the model:
+    each has a GPU of its own. Raises ConfigError where they cannot be."""
     if model.device == "cpu":
         if model.kernels == "triton":
             _check_interpreter()
         return Placement(torch.device("cpu"), "triton" if model.kernels == "triton" else "c")
-    return Placement(find_gpu(model.device), "triton")
+    if model.tensor_parallel == 1:
+        return Placement(find_gpu(model.device), "triton")
+    find_gpu(model.device)
+    count, ranks = torch.cuda.device_count(), model.tensor_parallel
+    if count < ranks:
+        there = "is one" if count == 1 else f"are {count}"
+        raise ConfigError(
+            f"tensor_parallel={ranks}: every rank takes a GPU of its own, and there {there}; lower "
+            "tensor_parallel"
+        )
+    return Placement(find_gpu(f"cuda:{rank}"), "triton")
 
 
 def find_gpu(name: str) -> torch.device:

@@ -2,8 +2,9 @@
 
     sockets   Unix sockets in a folder that only this user can enter; a rank is woken once
     gloo      torch.distributed's, by TCP on the loopback interface; threads wake threads
+    nccl      between GPUs (RCCL on AMD): in the order of each one's queue, the host does not wait
 
-Both only carry bytes: what is added is added by those who get them.
+All only carry bytes: what is added is added by those who get them.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from radixgen.config import TensorExchange
-from radixgen.errors import RuntimeUnavailable
+from radixgen.errors import ConfigError, RuntimeUnavailable
 
 JOIN_SECONDS = 120.0
 LOOPBACK = "lo"
@@ -38,15 +39,24 @@ class Exchange(Protocol):
         ...
 
 
-def join(kind: TensorExchange, folder: Path, rank: int, ranks: int) -> Exchange:
+def join(
+    kind: TensorExchange, folder: Path, rank: int, ranks: int, device: torch.device
+) -> Exchange:
     """Wait for the others, who do the same, in a new folder that only this user can enter.
 
-    Raises RuntimeUnavailable when they do not come.
+    `kind`: of those that tensors of `device` may take, as `ModelConfig` has checked; auto: nccl
+    between GPUs, else sockets. Raises RuntimeUnavailable when the others do not come, ConfigError
+    where torch was built without NCCL.
     """
     made: Exchange
     try:
-        made = Sockets(folder, rank, ranks) if kind == "sockets" else Gloo(folder, rank, ranks)
-        made.all(torch.zeros(1))  # all have met, and need the folder no more
+        if device.type == "cuda":
+            made = Group.of_nccl(folder, rank, ranks)
+        elif kind == "gloo":
+            made = Group.of_gloo(folder, rank, ranks)
+        else:
+            made = Sockets(folder, rank, ranks)
+        made.all(torch.zeros(1, device=device))  # all have met, and need the folder no more
     except (RuntimeError, OSError) as error:
         raise RuntimeUnavailable(f"the ranks of the model did not meet: {error}") from None
     return made
@@ -113,18 +123,33 @@ def _receive(source: socket.socket, rank: int | str, target: memoryview) -> None
         target = target[count:]
 
 
-class Gloo:
-    """A process group of torch.distributed, held to the loopback interface."""
+class Group:
+    """A process group of torch.distributed, of which nothing but gathering is used."""
 
-    def __init__(self, folder: Path, rank: int, ranks: int) -> None:
+    def __init__(self, group: Any, ranks: int) -> None:
+        self._group, self._ranks = group, ranks
+
+    @classmethod
+    def of_gloo(cls, folder: Path, rank: int, ranks: int) -> "Group":
+        """Between CPUs, held to the loopback interface."""
         c10d: Any = dist  # torch's types leave out what is used here
-        store = c10d.FileStore(str(folder / "gloo"), ranks)
-        store.set_timeout(timedelta(seconds=JOIN_SECONDS))
         options = c10d.ProcessGroupGloo._Options()
         options._devices = [c10d.ProcessGroupGloo.create_device(interface=LOOPBACK)]
         options._timeout = _PATIENCE
-        self._ranks = ranks
-        self._group = c10d.ProcessGroupGloo(store, rank, ranks, options)
+        return cls(c10d.ProcessGroupGloo(_store(folder, ranks), rank, ranks, options), ranks)
+
+    @classmethod
+    def of_nccl(cls, folder: Path, rank: int, ranks: int) -> "Group":
+        """Between GPUs. Raises ConfigError where torch was built without NCCL."""
+        c10d: Any = dist
+        if not dist.is_nccl_available():
+            raise ConfigError(
+                f"tensor_parallel={ranks}: GPUs exchange by NCCL, which the installed torch "
+                f"{torch.__version__} was built without; install its build for CUDA or ROCm"
+            )
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = _PATIENCE
+        return cls(c10d.ProcessGroupNCCL(_store(folder, ranks), rank, ranks, options), ranks)
 
     def all(self, x: Tensor) -> Tensor:
         out = x.new_empty((self._ranks, *x.shape))
@@ -132,3 +157,11 @@ class Gloo:
             received = [each.view(torch.uint8) for each in out.view(self._ranks, -1).unbind()]
             self._group.allgather([received], [x.reshape(-1).view(torch.uint8)]).wait()
         return out
+
+
+def _store(folder: Path, ranks: int) -> Any:
+    """Where ranks leave each other word of how to be reached."""
+    c10d: Any = dist
+    store = c10d.FileStore(str(folder / "group"), ranks)
+    store.set_timeout(timedelta(seconds=JOIN_SECONDS))
+    return store

@@ -3,7 +3,7 @@
     leader             message                          followers
     decoder.step       index tensors of the step        the same step over their parts
     decoder.logits     hidden states                    their part of the head
-    cache.copy         pages                            the same pages of their own heads
+    decoder.copy       pages                            the same pages of their own heads
 
 The leader alone has a scheduler, a sampler and requests; the others have none and need none. A
 message is raw arrays behind their lengths, whose types its kind says: nothing in it is executed.
@@ -11,7 +11,6 @@ message is raw arrays behind their lengths, whose types its kind says: nothing i
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -19,9 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixgen.batch import PageCopy
 from radixgen.model.adapters import AdapterTokens
 from radixgen.model.attention import AttentionMetadata, StepInputs
 from radixgen.model.decoder import Decoder
+from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
 
 _MAX_LOGITS = 1 << 23  # computed with the step, 32 MiB of float32; beyond it row by row, as asked
@@ -53,8 +54,10 @@ class LeadingDecoder(Decoder):
             decoder.dtype,
             decoder.max_context,
             decoder.adapters,
-            peers=decoder.peers,
+            decoder.kernels,
+            decoder.peers,
         )
+        self._tiled = decoder._tiled
         self._channel = channel
 
     def step(
@@ -64,27 +67,18 @@ class LeadingDecoder(Decoder):
         want_logits = want_logits and outputs * self.config.vocab_size <= _MAX_LOGITS
         message = encode_step(inputs, want_logits, list(self.adapters))
         with announced(self._channel, message):
-            hidden, _ = super().step(inputs, cache, want_logits)
+            hidden, _ = super().step(inputs, cache, want_logits=False)
             return hidden, super().logits(hidden) if want_logits else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         with announced(self._channel, _message(Kind.LOGITS, [hidden])):
             return super().logits(hidden)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LeadingCache(KVCache):
-    """The pages of the first rank; what is copied here is copied by all."""
-
-    channel: Channel
-
-    @classmethod
-    def of(cls, cache: KVCache, channel: Channel) -> "LeadingCache":
-        return cls(cache.layout, cache.num_pages, cache.k_pages, cache.v_pages, channel)
-
-    def copy(self, sources: Tensor, targets: Tensor, num_tokens: Tensor) -> None:
-        with announced(self.channel, _message(Kind.COPY, [sources, targets, num_tokens])):
-            KVCache.copy(self, sources, targets, num_tokens)
+    def copy(self, copies: Sequence[PageCopy], cache: KVCache) -> None:
+        if copies:
+            numbers = [(each.source, each.target, each.num_tokens) for each in copies]
+            with announced(self._channel, _message(Kind.COPY, [torch.tensor(numbers)])):
+                super().copy(copies, cache)
 
 
 @contextmanager
@@ -101,17 +95,22 @@ def announced(channel: Channel, message: bytes) -> Iterator[None]:
 def follow(decoder: Decoder, cache: KVCache, receive: Callable[[], bytes | None]) -> None:
     """Compute what the leader tells, until `receive` gives None."""
     while (message := receive()) is not None:
-        kind, parts = _open(message)
-        if kind == Kind.STEP:
-            inputs, want_logits = decode_step(parts, list(decoder.adapters))
-            hidden, _ = decoder.step(inputs, cache, want_logits)
-            if want_logits:
-                decoder.logits(hidden)
-        elif kind == Kind.LOGITS:
-            hidden = _tensor(parts[0], decoder.dtype).view(-1, decoder.config.hidden_size)
+        with on_device(decoder.device):
+            _compute(decoder, cache, *_open(message))
+
+
+def _compute(decoder: Decoder, cache: KVCache, kind: Kind, parts: Sequence[memoryview]) -> None:
+    if kind == Kind.STEP:
+        inputs, want_logits = decode_step(parts, list(decoder.adapters))
+        hidden, _ = decoder.step(inputs, cache, want_logits=False)
+        if want_logits:
             decoder.logits(hidden)
-        else:
-            cache.copy(*(_tensor(part, torch.int64) for part in parts))
+    elif kind == Kind.LOGITS:
+        hidden = _tensor(parts[0], decoder.dtype).view(-1, decoder.config.hidden_size)
+        decoder.logits(hidden.to(decoder.device))
+    else:
+        numbers = _tensor(parts[0], torch.int64).view(-1, 3).tolist()
+        decoder.copy([PageCopy(*each) for each in numbers], cache)
 
 
 # ---- messages ----
@@ -158,7 +157,7 @@ def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[S
 
 def _message(kind: Kind, parts: Sequence[Tensor]) -> bytes:
     """int64 words: the kind, the number of parts and their bytes; then the parts."""
-    raw = [part.contiguous().view(-1).view(torch.uint8).numpy().tobytes() for part in parts]
+    raw = [part.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for part in parts]
     head = np.array([kind, len(raw), *map(len, raw)], dtype=np.int64)
     return b"".join([head.tobytes(), *raw])
 

@@ -62,7 +62,7 @@ def load_decoder(
 
     `split`: a rank's part of it, which has not joined its peers yet. Errors as `load_runner`.
     """
-    placement = place(model)
+    placement = place(model, 0 if split is None else split.rank)
     dtype = _torch_dtype(model.dtype, placement.default_dtype)
     on_triton = placement.kernels == "triton"
     packed = on_triton or library.library() is not None or dtype != torch.float32
@@ -82,8 +82,11 @@ def load_decoder(
     adapters = load_adapters(model.adapters, config, split)
     peers = None
     if split is not None:
-        config, peers = split.own_config, Peers(split)
-    recorder = CudaGraphs(placement.device) if placement.device.type == "cuda" else None
+        config, peers = split.own_config, Peers(split, placement.device)
+    # Not where ranks exchange in the midst of a step: that a recording repeats exchanges in the
+    # same order on every GPU can be tested on several of them only.
+    records = placement.device.type == "cuda" and split is None
+    recorder = CudaGraphs(placement.device) if records else None
     decoder = Decoder(
         config, weights, dtype, max_context, adapters, placement.kernels, peers, recorder=recorder
     )

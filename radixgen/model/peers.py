@@ -23,15 +23,22 @@ _GATHERED: dict[Place, Axis] = {"output": "queries", "down": "ffn"}
 
 
 class Peers:
-    """The ranks of a split model, seen from one of them. `join` comes before anything else."""
+    """The ranks of a split model, seen from one of them. `join` comes before anything else.
 
-    def __init__(self, split: Split) -> None:
+    `device`: where this rank's part is.
+    """
+
+    def __init__(self, split: Split, device: torch.device | str = "cpu") -> None:
         self.split = split
+        self.device = torch.device(device)
+        ends = [part.stop for part in split.parts("vocab")]
+        self._ends = torch.tensor(ends, device=self.device)
         self._exchange: Exchange | None = None
 
     def join(self, kind: TensorExchange, folder: Path) -> None:
         """Meet the others, as `exchange.join` does."""
-        self._exchange = join(kind, folder, self.split.rank, self.split.ranks)
+        split = self.split
+        self._exchange = join(kind, folder, split.rank, split.ranks, self.device)
 
     def before(self, place: Place, x: Tensor) -> Tensor:
         """The input [rows, in] that this rank's part of a projection takes."""
@@ -51,12 +58,16 @@ class Peers:
         found = self._all(wide)
         return torch.cat([found[n][:, :width] for n, width in enumerate(widths)], dim=1)
 
+    def known(self, token_ids: Tensor) -> Tensor:
+        """The rows of this rank's part of the embedding: any, for tokens of other ranks."""
+        own = self.split.own("vocab")
+        return token_ids.clamp(own.start, own.stop - 1) - own.start
+
     def pick(self, x: Tensor, token_ids: Tensor) -> Tensor:
         """x [tokens, hidden] of each rank -> each token's row of the rank that owns it."""
         found = self._all(x)
-        ends = torch.tensor([part.stop for part in self.split.parts("vocab")])
-        owners = torch.searchsorted(ends, token_ids, right=True)
-        return found[owners, torch.arange(len(x))]
+        owners = torch.searchsorted(self._ends, token_ids, right=True)
+        return found[owners, torch.arange(len(x), device=x.device)]
 
     def _sum(self, x: Tensor) -> Tensor:
         """Terms of each rank added in the order of ranks, in float32."""

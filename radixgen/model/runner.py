@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixgen.batch import PageCopy, RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
+from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, TokenMass
 from radixgen.errors import InvalidRequest
 from radixgen.kernels import sampling
 from radixgen.model.attention import (
     StepInputs,
     build_inputs,
-    copy_pages,
     count_given,
 )
 from radixgen.model.chooser import Chooser
@@ -102,12 +101,12 @@ class ModelRunner:
         started = time.perf_counter()
         with on_device(self.decoder.device):
             if not batch.rows:
-                self._copy_pages(batch.copies)
+                self.decoder.copy(batch.copies, self.cache)
                 return Launched(None, None, None)
             self._check_adapters(batch.rows)
             context = self.decoder.max_context
             inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
-            self._copy_pages(batch.copies)
+            self.decoder.copy(batch.copies, self.cache)
             wants_logits = _only_draws(batch.rows)
             hidden, logits = self.decoder.step(inputs, self.cache, want_logits=wants_logits)
         return Launched(inputs, hidden, logits, time.perf_counter() - started)
@@ -142,12 +141,6 @@ class ModelRunner:
             results.append(_verify(row, draws, scores))
         seconds = launched.draw_seconds + time.perf_counter() - started
         return StepResult(results, launched.forward_seconds, seconds)
-
-    def _copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        if self.decoder.kernels == "triton":
-            self.decoder.launched_over(self.cache).copy(copies)
-        else:
-            copy_pages(copies, self.cache)
 
     def _check_adapters(self, rows: Sequence[ScheduledRow]) -> None:
         for row in rows:

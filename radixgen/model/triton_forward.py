@@ -3,7 +3,8 @@
     StepInputs ─▶ items of its page tables ─▶ one copy to the device ─▶ launches ─▶ hidden, logits
 
 Each launch reads tensors of the device whose places and sizes follow from a step's `shape`, so that
-launches of one shape may be recorded once and repeated (graphs.py). Knows layers, no requests.
+launches of one shape may be recorded once and repeated (recordings.py). Where ranks share a model,
+each launches its part and exchanges between launches. Knows layers, no requests.
 """
 
 from collections.abc import Sequence
@@ -89,6 +90,7 @@ class TritonForward:
         recorder: Recorder | None = None,
     ) -> None:
         self._decoder, self._weights, self.cache = decoder, weights, cache
+        self._peers = decoder.peers
         self._cos, self._sin = cos, sin
         c = decoder.config
         self._windows = [layer.window for layer in decoder.weights.layers]
@@ -226,7 +228,7 @@ class TritonForward:
         """
         decoder, w = self._decoder, self._weights
         eps = decoder.config.rms_norm_eps
-        residual = ops.embed(w.embedding, step.token_ids, decoder.dtype)
+        residual = self._embed(step.token_ids)
         x = ops.rms_norm(residual, w.layers[0].own.input_norm, eps)
         next_norms = [layer.own.input_norm for layer in w.layers[1:]] + [w.final_norm]
         lora = step.lora
@@ -240,10 +242,10 @@ class TritonForward:
                 return residual, None
             work = step.last_work if is_last else step.work[layer.own.window]
             attended = self._attend(layer, i, queries, work)
-            mixed = _map(layer, "output", attended, lora)
+            mixed = self._map(layer, "output", attended, lora)
             x, residual = ops.add_rms_norm(mixed, residual, layer.own.ffn_norm, eps)
-            gated = ops.silu_mul(_map(layer, "gate_up", x, lora))
-            x = _map(layer, "down", gated, lora)
+            gated = ops.silu_mul(self._map(layer, "gate_up", x, lora))
+            x = self._map(layer, "down", gated, lora)
             x, residual = ops.add_rms_norm(x, residual, next_norm, eps)
         if not want_logits:
             return x, None
@@ -254,13 +256,33 @@ class TritonForward:
         return self._head(hidden).float()
 
     def _head(self, hidden: Tensor) -> Tensor:
-        return ops.linear(hidden, self._weights.head)
+        own = ops.linear(hidden, self._weights.head)
+        return own if self._peers is None else self._peers.gather(own, "vocab")
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        """[tokens] -> [tokens, hidden]."""
+        embedding, dtype = self._weights.embedding, self._decoder.dtype
+        if self._peers is None:
+            return ops.embed(embedding, token_ids, dtype)
+        own = ops.embed(embedding, self._peers.known(token_ids), dtype)
+        return self._peers.pick(own, token_ids)
+
+    def _map(self, layer: LaunchLayer, place: Place, x: Tensor, work: Segments | None) -> Tensor:
+        """A projection of x [rows, in] -> [rows, out], with what adapters add to their rows."""
+        if self._peers is not None:
+            x = self._peers.before(place, x)
+        projection: Parts = getattr(layer, place)
+        parts = [ops.linear(x, weight, bias) for weight, bias in projection]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        lora = layer.lora.get(place)
+        y = y if work is None or lora is None else lora_(y, x, lora, work)
+        return y if self._peers is None else self._peers.after(place, y)
 
     def _queries(self, layer: LaunchLayer, index: int, x: Tensor, step: DeviceStep) -> Tensor:
         """Keys and values of x go to their pages; the queries [tokens, num_heads, head_dim]."""
         c = self._decoder.config
         return ops.rope_write(
-            _map(layer, "qkv", x, step.lora),
+            self._map(layer, "qkv", x, step.lora),
             self._cos,
             self._sin,
             step.positions,
@@ -283,12 +305,3 @@ class TritonForward:
 def _is_small(inputs: StepInputs) -> bool:
     """Whether the step may be padded and recorded: few tokens, all of them outputs."""
     return inputs.outputs is None and 0 < len(inputs.token_ids) <= MAX_RECORDED
-
-
-def _map(layer: LaunchLayer, place: Place, x: Tensor, work: Segments | None) -> Tensor:
-    """A projection of x [rows, in] -> [rows, out], with what adapters add to their rows."""
-    projection: Parts = getattr(layer, place)
-    parts = [ops.linear(x, weight, bias) for weight, bias in projection]
-    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    lora = layer.lora.get(place)
-    return y if work is None or lora is None else lora_(y, x, lora, work)

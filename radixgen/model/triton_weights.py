@@ -15,10 +15,12 @@ from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight, dequantize_rows
 from radixgen.kernels.triton.lora import MAX_RANK, LoraWeights
 from radixgen.kernels.triton.packed import FORMS, TiledWeight, pack_for_gpu
-from radixgen.model.adapters import Adapter, LowRank
+from radixgen.model.adapters import MATRICES, Adapter, LowRank
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.layers import Projection
+from radixgen.model.split import WHOLE, Cut, Split, as_slices
+from radixgen.model.weights import expected_shapes
 
 if TYPE_CHECKING:
     from radixgen.model.decoder import DecoderWeights, Layer
@@ -54,9 +56,11 @@ def launch_weights(
     config: DecoderConfig,
     adapters: Sequence[Adapter],
     dtype: torch.dtype,
+    split: Split | None = None,
 ) -> LaunchWeights:
     """Those of a decoder; floats are taken as they are, and norms say which device is meant.
 
+    `split`: of which the decoder's weights are a rank's part.
     Raises ModelError for an adapter whose rank no kernel takes.
     """
     device = weights.final_norm.device
@@ -69,8 +73,9 @@ def launch_weights(
 
     def layer(index: int, own: "Layer") -> LaunchLayer:
         projections = map(parts, (own.qkv, own.output, own.gate_up, own.down))
-        return LaunchLayer(own, _lora(config, adapters, index, dtype, device), *projections)
+        return LaunchLayer(own, _lora(places, adapters, index, dtype, device), *projections)
 
+    places = _places(config, split)
     layers = tuple(layer(index, own) for index, own in enumerate(weights.layers))
     embedding = there(weights.embedding)
     tied = _same(weights.head, weights.embedding)
@@ -86,8 +91,11 @@ def _form(weight: Weight, dtype: torch.dtype, device: torch.device) -> Matrix:
     return dequantize_rows(weight, None).to(device, dtype)
 
 
+Sizes = tuple[int, list[int]]  # of inputs, and of the outputs of the matrices side by side
+
+
 def _lora(
-    config: DecoderConfig,
+    places: Mapping[Place, Sizes],
     adapters: Sequence[Adapter],
     layer: int,
     dtype: torch.dtype,
@@ -95,7 +103,7 @@ def _lora(
 ) -> dict[Place, LoraWeights]:
     """What adapters add in a layer, by place; a place that all leave alone is not there."""
     found: dict[Place, LoraWeights] = {}
-    for place, (columns, sizes) in _places(config).items():
+    for place, (columns, sizes) in places.items():
         starts = [sum(sizes[:part]) for part in range(len(sizes))]
         given: list[list[tuple[Tensor, Tensor, float] | None]] = []
         for adapter in adapters:
@@ -114,19 +122,23 @@ def _low_rank(adapter: Adapter, part: LowRank | None) -> tuple[Tensor, Tensor, f
             f"adapter {adapter.name!r} has rank {len(part.a)}; a GPU takes up to {MAX_RANK}: merge "
             "it into its model, or run with device='cpu'"
         )
-    return part.a, part.b, part.scale
+    return part.a, part.b[as_slices(Cut(rows=part.cut.rows))], part.scale
 
 
-def _places(config: DecoderConfig) -> dict[Place, tuple[int, list[int]]]:
-    """The inputs of each projection, and the outputs of the matrices side by side in it."""
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    hidden, ffn = config.hidden_size, config.ffn_size
-    return {
-        "qkv": (hidden, [queries, keys, keys]),
-        "output": (queries, [hidden]),
-        "gate_up": (hidden, [ffn, ffn]),
-        "down": (ffn, [hidden]),
-    }
+def _places(config: DecoderConfig, split: Split | None) -> dict[Place, Sizes]:
+    """The sizes of each projection."""
+    shapes = expected_shapes(config if split is None else split.config)
+
+    def size(matrix: str) -> tuple[int, int]:
+        cut = WHOLE if split is None else split.cut(matrix)
+        rows, columns = shapes[matrix]
+        return len(cut.rows or range(rows)), len(cut.columns or range(columns))
+
+    found: dict[Place, Sizes] = {}
+    for place, names in MATRICES.items():
+        sizes = [size(f"layers.0.{name}") for name in names]
+        found[place] = sizes[0][1], [rows for rows, _ in sizes]
+    return found
 
 
 def _same(one: Weight, other: Weight) -> bool:

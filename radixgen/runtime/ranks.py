@@ -2,6 +2,8 @@
 
     the runtime: rank 0, engine and scheduler            ranks 1 and up: a part of the model each
       Orders, as a line of JSON    ── stdin ──▶
+                                   ◀── stdout ──   Report: loaded
+                                   ◀─ exchange ─▶  all meet
                                    ◀── stdout ──   Report: pages that there is room for
       the number of pages          ── stdin ──▶
                                    ◀── stdout ──   Report: ready
@@ -34,10 +36,12 @@ from radixgen import env
 from radixgen.config import ModelConfig, RuntimeConfig
 from radixgen.errors import RadixgenError, RuntimeUnavailable, from_code
 from radixgen.kernels import library
+from radixgen.model.decoder import Decoder
 from radixgen.model.hub import ModelFiles, resolve
 from radixgen.model.kv_cache import KVCache, KVLayout, available_bytes, choose_num_pages
-from radixgen.model.lead import LeadingCache, LeadingDecoder, follow
-from radixgen.model.load import load_decoder
+from radixgen.model.lead import LeadingDecoder, follow
+from radixgen.model.load import load_decoder, pages_beside
+from radixgen.model.memory import GpuMemory
 from radixgen.model.runner import ModelRunner
 from radixgen.model.split import Split
 from radixgen.model.weights import load_config
@@ -217,20 +221,30 @@ def _begin(
     ranks: Ranks, config: RuntimeConfig, files: ModelFiles, split: Split, meeting: Path
 ) -> ModelRunner:
     decoder, layout = load_decoder(config.model, config.cache, files, split)
-    num_pages = min(_count_pages(layout, config), *ranks.hear())
+    ranks.hear()  # all have loaded their parts
+    on_gpus = decoder.device.type == "cuda"
+    if on_gpus:  # which wait for one that is gone, where a socket's end would be told
+        ranks.watch()
+    assert decoder.peers is not None
+    decoder.peers.join(config.model.tensor_exchange, meeting)
+    num_pages = min(_count_pages(decoder, layout, config), *ranks.hear())
     ranks.tell_pages(num_pages)
     pages = KVCache.allocate(layout, num_pages, decoder.device)
     ranks.hear()
-    ranks.watch()
-    assert decoder.peers is not None
-    decoder.peers.join(config.model.tensor_exchange, meeting)
-    leading = LeadingCache.of(pages, ranks)
-    return ModelRunner(LeadingDecoder(decoder, ranks), leading, split.config.eos_ids)
+    if not on_gpus:
+        ranks.watch()
+    return ModelRunner(LeadingDecoder(decoder, ranks), pages, split.config.eos_ids)
 
 
-def _count_pages(layout: KVLayout, config: RuntimeConfig) -> int:
-    """How many pages the settings ask for, or a rank has room for: ranks share a CPU's memory."""
-    available = available_bytes(torch.device("cpu")) // config.model.tensor_parallel
+def _count_pages(decoder: Decoder, layout: KVLayout, config: RuntimeConfig) -> int:
+    """How many pages the settings ask for, or a rank has room for.
+
+    On GPUs the largest step is run to see, by all ranks at once; on a CPU ranks share its memory.
+    """
+    if decoder.device.type == "cuda":
+        memory = GpuMemory(decoder.device)
+        return pages_beside(decoder, layout, config.cache, config.schedule, memory)
+    available = available_bytes(decoder.device) // config.model.tensor_parallel
     return choose_num_pages(layout, config.cache, available)
 
 
@@ -267,7 +281,10 @@ def _work(orders: Orders, report: BinaryIO) -> int:
         files = resolve(model.model, model.revision)
         split = _split(model, files, orders.rank)
         decoder, layout = load_decoder(model, orders.config.cache, files, split)
-        _say(report, Report(_count_pages(layout, orders.config)))
+        _say(report, Report())
+        assert decoder.peers is not None
+        decoder.peers.join(model.tensor_exchange, Path(orders.meeting))
+        _say(report, Report(_count_pages(decoder, layout, orders.config)))
         line = sys.stdin.buffer.readline()
         if not line:
             return 0
@@ -275,13 +292,12 @@ def _work(orders: Orders, report: BinaryIO) -> int:
         _say(report, Report(pages.num_pages))
     except Exception as error:
         known = error if isinstance(error, RadixgenError) else RadixgenError(repr(error))
+        logger.error("%s", known)
         _say(report, Report(0, known.code, str(known)))
         return 1
     if library.library() is not None:
         torch.set_num_threads(1)  # its threads spin where those of the C kernels want to run
     try:
-        assert decoder.peers is not None
-        decoder.peers.join(model.tensor_exchange, Path(orders.meeting))
         follow(decoder, pages, _receive)
     except Exception:
         threading.Event().wait(1.0)  # if the runtime is gone the watch ends us, and nobody asks why

@@ -204,6 +204,14 @@ def test_ranks_compute_what_one_computes(tmp_path: Path, case: str) -> None:
     assert (fast - whole).abs().mean() < 0.1 * whole.std()
 
 
+def test_gpus_exchange_by_nccl_or_say_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    with pytest.raises(ConfigError, match="GPUs exchange by NCCL, which the installed torch"):
+        join("auto", tmp_path, 0, 2, torch.device("cuda", 0))
+
+
 @pytest.mark.parametrize("kind", ["sockets", "gloo"])
 def test_ranks_hand_each_other_what_they_have(tmp_path: Path, kind: TensorExchange) -> None:
     """Three of them, numbers of every size and type, in the order of ranks."""
@@ -214,7 +222,7 @@ def test_ranks_hand_each_other_what_they_have(tmp_path: Path, kind: TensorExchan
         return torch.arange(math.prod(size)).view(size).add(1000 * rank).to(dtype)
 
     def rank(number: int) -> None:
-        exchange = join(kind, tmp_path, number, 3)
+        exchange = join(kind, tmp_path, number, 3, torch.device("cpu"))
         found[number] = [
             exchange.all(sent(number, size, dtype)) for size in sizes for dtype in DTYPES
         ]

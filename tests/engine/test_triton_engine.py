@@ -15,9 +15,10 @@ from test_triton_forward import Repeater
 from radixgen.config import from_settings
 from radixgen.messages import GenerateRequest, RequestFinished
 from radixgen.model.runner import ModelRunner
-from radixgen.runtime.build import build_engine
+from radixgen.runtime.build import Built, build_engine
 from radixgen.runtime.drafts import StepCosts
 from radixgen.runtime.engine import Engine
+from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.types import GrammarSpec, SamplingParams
 
 GREEDY_TO_THE_END = SamplingParams(temperature=0, max_tokens=14)
@@ -35,26 +36,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make(folder: Path, kernels: str, **more: Any) -> Engine:
+def build(folder: Path, kernels: str, **more: Any) -> Built:
     settings: dict[str, Any] = {"num_pages": 60, "page_size": 4, "threads": 1, "check": True}
     adapters = {"a": str(folder / "a")}
     model = str(folder / "model")
     given = {**settings, "model": model, "adapters": adapters, "kernels": kernels, **more}
-    return build_engine(from_settings(**given)).engine
+    return build_engine(from_settings(**given))
+
+
+def make(folder: Path, kernels: str, **more: Any) -> Engine:
+    return build(folder, kernels, **more).engine
 
 
 def plain(prompts: Sequence[Sequence[int]]) -> list[Asked]:
     return [(prompt, GREEDY, None, "") for prompt in prompts]
 
 
-def answers(engine: Engine, asked: Sequence[Asked]) -> list[list[int]]:
-    """The tokens of requests that run together."""
+def events_of(engine: Engine, asked: Sequence[Asked]) -> list[Event]:
+    """What comes of requests that run together, named r0, r1 and so on."""
     for number, (prompt, sampling, spec, lora) in enumerate(asked):
         message = GenerateRequest(f"r{number}", sampling, spec, lora=lora)
         assert not engine.add(message, array("i", list(prompt)))
     events = drive_engine(engine)
     assert all(isinstance(end, RequestFinished) for end in terminals_of(events).values())
-    found = tokens_of(events)
+    return events
+
+
+def answers(engine: Engine, asked: Sequence[Asked]) -> list[list[int]]:
+    """The tokens of each."""
+    found = tokens_of(events_of(engine, asked))
     return [found[f"r{number}", 0] for number in range(len(asked))]
 
 
@@ -126,6 +136,36 @@ def test_bias_penalties_and_min_tokens(folder: Path) -> None:
     wanted = answers(make(folder, "c"), asked)
     assert wanted[0] != wanted[2][: len(wanted[0])]
     assert answers(make(folder, "triton"), asked) == wanted
+
+
+def test_two_ranks_launch_what_one_does(folder: Path) -> None:
+    """Beside an adapter, and where a page is copied. Not to the bit: the interpreter's products
+    depend on where in a tile they are."""
+    told = replace(GREEDY, max_tokens=3, logprobs=1)
+    asked: list[Asked] = [(PROMPTS[0], told, None, lora) for lora in ("a", "")]
+    again = ([*PROMPTS[0], 9], told, None, "")
+    alone = make(folder, "c")
+    wanted = outcomes(alone, asked) + outcomes(alone, [again])
+    built = build(folder, "triton", tensor_parallel=2)
+    try:
+        found = outcomes(built.engine, asked) + outcomes(built.engine, [again])
+    finally:
+        built.close()
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert [token for token, _ in ours] == [token for token, _ in theirs]
+        assert [told for _, told in ours] == pytest.approx([told for _, told in theirs], abs=1e-3)
+    assert built.engine.stats()["cached_tokens"] % 4 > 0
+    assert "2 ranks" in built.forms
+    assert "Triton on the CPU, interpreted" in built.forms
+
+
+def outcomes(engine: Engine, asked: Sequence[Asked]) -> list[list[tuple[int, float]]]:
+    """The tokens of each and their log-probabilities."""
+    found: list[list[tuple[int, float]]] = [[] for _ in asked]
+    for event in events_of(engine, asked):
+        if isinstance(event, SequenceOutput):
+            found[int(event.rid[1:])] += [(told.token_id, told.logprob) for told in event.logprobs]
+    return found
 
 
 def test_adapters_beside_rows_without(folder: Path) -> None:

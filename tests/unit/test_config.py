@@ -58,10 +58,3 @@ def test_the_wire_keeps_everything() -> None:
 def test_wrong_settings_are_refused(name: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         from_settings(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["device", "kernels"])
-def test_ranks_run_on_a_cpu_by_the_c_kernels(name: str) -> None:
-    value = {"device": "cuda", "kernels": "triton"}[name]
-    with pytest.raises(ConfigError, match=f"tensor_parallel=2 splits .* {name}='{value}'"):
-        from_settings(tensor_parallel=2, **{name: value})

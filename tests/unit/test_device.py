@@ -71,6 +71,9 @@ def test_triton_on_a_cpu_is_interpreted_or_refused(monkeypatch: pytest.MonkeyPat
         ({"device": "cuda:x"}, "'cuda:N'"),
         ({"device": "cuda", "kernels": "c"}, "kernels='c' run on a CPU"),
         ({"kernels": "cutlass"}, "kernels='cutlass'"),
+        ({"device": "cuda:1", "tensor_parallel": 2}, "write device='cuda'"),
+        ({"device": "cuda", "tensor_exchange": "gloo"}, "it is one of auto, nccl there"),
+        ({"tensor_exchange": "nccl"}, "it is one of auto, sockets, gloo there"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -98,6 +101,17 @@ def test_a_gpu_that_cannot_be_used_is_named(
     gpus(**machine)
     with pytest.raises(ConfigError, match=said):
         place(ModelConfig(device=device))
+
+
+def test_every_rank_takes_a_gpu_of_its_own(gpus: Fake) -> None:
+    gpus()
+    two = ModelConfig(device="cuda", tensor_parallel=2)
+    assert [str(place(two, rank).device) for rank in range(2)] == ["cuda:0", "cuda:1"]
+    with pytest.raises(ConfigError, match=r"tensor_parallel=3: .* there are 2; lower"):
+        place(ModelConfig(device="cuda", tensor_parallel=3), 0)
+    gpus(count=1)
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2: .* there is one; lower"):
+        place(two, 1)
 
 
 def test_amd_has_no_compute_capability_to_fail(gpus: Fake) -> None:
