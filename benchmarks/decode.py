@@ -21,6 +21,7 @@ from radixgen.config import CacheConfig, ModelConfig
 from radixgen.kernels import library
 from radixgen.kernels.block_types import BLOCK_SIZES, PackedWeight
 from radixgen.kernels.program import Program, Weight
+from radixgen.kernels.storage import take
 from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
 from radixgen.types import SamplingParams
@@ -117,7 +118,8 @@ def linear_layers(form: str) -> tuple[Program, int]:
 
 def random_weight(form: str, out_size: int, in_size: int, seed: int) -> Weight:
     if form not in BLOCK_SIZES:
-        return torch.randn(out_size, in_size).to(torch.bfloat16)
+        made = torch.randn(out_size, in_size)
+        return take((out_size, in_size), torch.bfloat16).copy_(made)  # as a model's joined maps
     weights, num_bytes = BLOCK_SIZES[form]
     shape = (out_size, in_size // weights * num_bytes)
     data = np.random.default_rng(seed).integers(0, 60, shape, dtype=np.uint8)

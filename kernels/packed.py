@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
-from radixgen.kernels.library import Kind, ask_for_huge_pages, is_half, library, run
+from radixgen.kernels.library import Kind, is_half, library, run
+from radixgen.kernels.storage import take
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +51,8 @@ def _repack(weight: PackedWeight) -> Interleaved:
     form = FORMS[weight.kind]
     rows, columns = weight.shape
     tiles, groups = -(-rows // 16), columns // form.group
-    codes = _cleared(tiles, groups * form.group * 2 * form.bits)
-    scales = _cleared(tiles, groups * 16 * form.scale_bytes)
+    codes = take((tiles, groups * form.group * 2 * form.bits), torch.uint8).zero_()
+    scales = take((tiles, groups * 16 * form.scale_bytes), torch.uint8).zero_()
     loaded = library()
     assert loaded is not None
     first, made = 0, (codes.data_ptr(), scales.data_ptr())
@@ -60,12 +61,6 @@ def _repack(weight: PackedWeight) -> Interleaved:
         loaded.rk_repack(data.data_ptr(), form.number, first, len(data), columns, *made)
         first += len(data)
     return Interleaved(codes, scales)
-
-
-def _cleared(tiles: int, num_bytes: int) -> Tensor:
-    made = torch.empty(tiles, num_bytes, dtype=torch.uint8)
-    ask_for_huge_pages(made)
-    return made.zero_()
 
 
 def quantize(x: Tensor, group: int, activations: Activations = "int8") -> Rounded:

@@ -16,18 +16,21 @@ INLINE wide16 load_pairs_part(const bf16 *p, int n) {
 }
 #endif
 
-/* `outs` outputs of `rows` rows; both are constants where this is inlined. */
+/* `outs` outputs of `rows` rows; both are constants where this is inlined. Meanwhile the weights
+ * `next` elements on are asked for, unless it is 0, one after the other as they lie. */
 INLINE void block_float(const int rows, const int outs, const float *x, int64_t x_stride,
-                        const float *w, int64_t columns, float *result) {
+                        const float *w, int64_t columns, int64_t next, float *result) {
     vf sum[16];
     int64_t k = 0;
     for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
     for (; k < columns; k += 16) {
         int part = columns - k < 16 ? (int)(columns - k) : 16;
         vf v[8];
-        for (int o = 0; o < outs; o++)
+        for (int o = 0; o < outs; o++) {
             v[o] = part == 16 ? vf_load(w + o * columns + k)
                               : vf_load_part(w + o * columns + k, part);
+            if (next) __builtin_prefetch(w + next + k * outs + 16 * o);
+        }
         UNROLL
         for (int r = 0; r < rows; r++) {
             vf u = part == 16 ? vf_load(x + r * x_stride + k)
@@ -41,13 +44,16 @@ INLINE void block_float(const int rows, const int outs, const float *x, int64_t 
 
 #if RK_DPBF16
 INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_stride,
-                       const bf16 *w, int64_t columns, float *result) {
+                       const bf16 *w, int64_t columns, int64_t next, float *result) {
     vf sum[16];
     int64_t k = 0;
     for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
     for (; k + PAIRS <= columns; k += PAIRS) {
         wide16 v[8];
-        for (int o = 0; o < outs; o++) v[o] = load_pairs(w + o * columns + k);
+        for (int o = 0; o < outs; o++) {
+            v[o] = load_pairs(w + o * columns + k);
+            if (next) __builtin_prefetch(w + next + k * outs + PAIRS * o);
+        }
         UNROLL
         for (int r = 0; r < rows; r++) {
             wide16 u = load_pairs(x + r * x_stride + k);
@@ -77,15 +83,17 @@ INLINE vf load_half_part(const bf16 *p, int n) {
     return vf_load_bf16(v);
 }
 INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_stride,
-                       const bf16 *w, int64_t columns, float *result) {
+                       const bf16 *w, int64_t columns, int64_t next, float *result) {
     vf sum[16];
     for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
     for (int64_t k = 0; k < columns; k += 16) {
         int part = columns - k < 16 ? (int)(columns - k) : 16;
         vf v[8];
-        for (int o = 0; o < outs; o++)
+        for (int o = 0; o < outs; o++) {
             v[o] = part == 16 ? vf_load_bf16(w + o * columns + k)
                               : load_half_part(w + o * columns + k, part);
+            if (next) __builtin_prefetch(w + next + k * outs + 16 * o);
+        }
         UNROLL
         for (int r = 0; r < rows; r++) {
             vf u = part == 16 ? vf_load_bf16(x + r * x_stride + k)
@@ -100,9 +108,9 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
 
 #define BLOCK(rows, outs)                                                                          \
     static void block_##rows##_##outs(const void *x, int64_t x_stride, const void *w,              \
-                                      int64_t columns, int half, float *result) {                  \
-        if (half) block_half(rows, outs, x, x_stride, w, columns, result);                         \
-        else block_float(rows, outs, x, x_stride, w, columns, result);                             \
+                                      int64_t columns, int64_t next, int half, float *result) {    \
+        if (half) block_half(rows, outs, x, x_stride, w, columns, next, result);                   \
+        else block_float(rows, outs, x, x_stride, w, columns, next, result);                       \
     }
 BLOCK(4, 4)
 BLOCK(1, 8)
@@ -122,19 +130,21 @@ void rk_linear_float(const int64_t *arg, rk_thread *t) {
         for (int64_t r = 0, count; r < rows; r += count) {
             const char *x = PTR(char, 0) + r * x_stride * width;
             const char *w = PTR(char, 2) + o * columns * width;
+            int64_t next = !r && last - o >= 16 ? 8 * columns : 0;
             float result[64];
             count = rows >= r + 4 ? 4 : 1;
             if (count == 4 && outs == 8) {
                 float parts[2][16];
                 for (int side = 0; side < 2; side++)
-                    block_4_4(x, x_stride, w + side * 4 * columns * width, columns, half, parts[side]);
+                    block_4_4(x, x_stride, w + side * 4 * columns * width, columns, next, half,
+                              parts[side]);
                 for (int i = 0; i < 4; i++)
                     for (int j = 0; j < 8; j++) result[i * 8 + j] = parts[j / 4][i * 4 + j % 4];
             } else if (outs == 8) {
-                block_1_8(x, x_stride, w, columns, half, result);
+                block_1_8(x, x_stride, w, columns, next, half, result);
             } else {
                 count = 1;
-                block_1_1(x, x_stride, w, columns, half, result);
+                block_1_1(x, x_stride, w, columns, next, half, result);
             }
             for (int64_t i = 0; i < count; i++)
                 for (int64_t j = 0; j < outs; j++)

@@ -62,8 +62,7 @@ INLINE void block(const int rows, const int tiles, const int bits, const int gro
     for (int64_t g = 0; g < a.groups; g++) {
         const int8_t *x = a.x + g * group;
         vi dot[8];
-        for (int64_t i = 0; i < w.ahead_bytes; i += 64) __builtin_prefetch(w.ahead + i, 0, 2);
-        w.ahead += w.ahead_bytes;
+        ask_ahead(&w.next);
         UNROLL
         for (int i = 0; i < rows * tiles; i++) dot[i] = vi_set(0);
         UNROLL
@@ -149,11 +148,10 @@ static void finish(const vf *sum, int rows, int tiles, const float *bias, void *
 
 /* Outputs of `tiles` tiles from the n-th for `step` rows from `row`. */
 static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, int64_t tiles,
-                      const char *ahead, int64_t ahead_bytes) {
+                      ahead next) {
     int64_t columns = INT(10), groups = columns / INT(11), stride = INT(15);
     int half = (int)INT(14);
-    tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), ahead,
-                 ahead_bytes};
+    tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), next};
     activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
                      PTR(float, 8) + row * groups, columns, groups};
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
@@ -168,21 +166,17 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
  * 13 out, 14 half of out, 15 row stride of out
  */
 void rk_linear_packed(const int64_t *arg, rk_thread *t) {
-    int64_t rows = INT(9), groups = INT(10) / INT(11), first, last;
+    int64_t rows = INT(9), first, last;
     rk_share(t, (INT(5) + 15) / 16, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
         tiles = forms[INT(2)][3] && rows >= 4 && n + 2 <= last ? 2 : 1;
-        /* While these tiles are computed, ask for those that follow: a part for each 4 rows. */
-        const char *ahead = PTR(char, 0) + (n + tiles) * INT(3), *end = ahead + tiles * INT(3);
-        int64_t left = tiles == 2 && n + 4 <= last ? tiles * INT(3) : 0;
-        int64_t part = left ? (left / groups / (rows / 4) + 63) / 64 * 64 : 0;
         for (int64_t row = 0, step; row < rows; row += step) {
             step = rows - row >= 4 ? 4 : rows - row >= 2 ? 2 : 1;
             if (step == 4 && tiles == 2) {
-                run_block(arg, n, row, step, tiles, ahead, ahead < end ? part : 0);
-                ahead += part * groups;
+                run_block(arg, n, row, step, tiles, after_two(arg, n, row, last));
             } else {
-                for (int64_t i = 0; i < tiles; i++) run_block(arg, n + i, row, step, 1, NULL, 0);
+                for (int64_t i = 0; i < tiles; i++)
+                    run_block(arg, n + i, row, step, 1, after_tile(arg, n + i, last));
             }
         }
     }

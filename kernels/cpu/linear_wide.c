@@ -77,8 +77,7 @@ INLINE void block_16(const int rows, const int tiles, const int bits, const int 
     for (int64_t g = 0; g < a.groups; g++) {
         const int8_t *x = (const int8_t *)a.x + 2 * g * group;
         vi high[8], low[8];
-        for (int64_t i = 0; i < w.ahead_bytes; i += 64) __builtin_prefetch(w.ahead + i, 0, 2);
-        w.ahead += w.ahead_bytes;
+        ask_ahead(&w.next);
         UNROLL
         for (int i = 0; i < rows * tiles; i++) high[i] = low[i] = vi_set(0);
         UNROLL
@@ -146,6 +145,7 @@ INLINE void block_32(const int rows, const int bits, const int group, const int 
     for (int i = 0; i < 2 * rows; i++) sum[i] = vf_set(0);
     for (int64_t g = 0; g < a.groups; g++) {
         const float *x = (const float *)a.x + g * group;
+        ask_ahead(&w.next);
         vf d = load_scale(w.scale, half_scales);
         vf base = has_low ? load_scale(w.scale + scale_bytes, half_scales) : d;
         for (int i = 0; i < quads; i++) {
@@ -195,11 +195,10 @@ static block_function *const forms_32[][4] = {RK_FORMS(ROWS_32)};
 
 /* Outputs of `tiles` tiles from the n-th, for `step` rows from `row`. */
 static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t row, int64_t step,
-                      int64_t tiles, const char *ahead, int64_t ahead_bytes) {
+                      int64_t tiles, ahead next) {
     int64_t columns = INT(10), groups = columns / INT(11), first = n * 16;
     int half = (int)INT(14);
-    tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), ahead,
-              ahead_bytes};
+    tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), next};
     inputs a = {PTR(char, 6) + row * columns * (INT(16) / 8), PTR(float, 7) + row * groups,
                 PTR(float, 8) + row * groups, columns, groups};
     vf sum[8];
@@ -216,25 +215,20 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
  * 12 bias float32 or 0, 13 out, 14 half of out, 15 row stride of out, 16 bits of x
  */
 void rk_linear_wide(const int64_t *arg, rk_thread *t) {
-    int64_t rows = INT(9), groups = INT(10) / INT(11), first, last;
+    int64_t rows = INT(9), first, last;
     block_function *const *forms = INT(16) == 16 ? forms_16[INT(2)] : forms_32[INT(2)];
     rk_share(t, (INT(5) + 15) / 16, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
         tiles = INT(16) == 16 && forms[3] && rows >= 4 && n + 2 <= last ? 2 : 1;
-        /* While these tiles are computed, ask for those that follow: a part for each 4 rows. */
-        const char *ahead = PTR(char, 0) + (n + tiles) * INT(3), *end = ahead + tiles * INT(3);
-        int64_t bytes = tiles == 2 && n + 4 <= last ? tiles * INT(3) : 0;
-        int64_t part = bytes ? (bytes / groups / (rows / 4) + 63) / 64 * 64 : 0;
         for (int64_t row = 0, step; row < rows; row += step) {
             int64_t left = rows - row;
             int which = left >= 8 && INT(16) == 32 && forms[3] ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
             step = 1 << which;
             if (tiles == 2 && step == 4) {
-                run_block(arg, forms[3], n, row, step, 2, ahead, ahead < end ? part : 0);
-                ahead += part * groups;
+                run_block(arg, forms[3], n, row, step, 2, after_two(arg, n, row, last));
             } else {
                 for (int64_t i = 0; i < tiles; i++)
-                    run_block(arg, forms[which], n + i, row, step, 1, NULL, 0);
+                    run_block(arg, forms[which], n + i, row, step, 1, after_tile(arg, n + i, last));
             }
         }
     }

@@ -17,15 +17,51 @@
     X(q5_k, 8, 32, 1, 0, 0)                                                                        \
     X(q6_k, 8, 16, 0, 0, 32)
 
-/* Where the codes and scales of a tile lie, and how far the next tile's are. Meanwhile the bytes at
- * `ahead` are asked for, so many a group. */
+/* What follows and is asked for meanwhile: bytes of two streams with each group of columns. */
+typedef struct {
+    const char *code, *scale;
+    int64_t code_bytes, scale_bytes;
+} ahead;
+
+/* Where the codes and scales of a tile lie, and how far the next tile's are. */
 typedef struct {
     const uint8_t *code;
     const char *scale;
     int64_t code_bytes, scale_bytes;
-    const char *ahead;
-    int64_t ahead_bytes;
+    ahead next;
 } tile;
+
+INLINE void ask_ahead(ahead *next) {
+    for (int64_t i = 0; i < next->code_bytes; i += 64) __builtin_prefetch(next->code + i);
+    for (int64_t i = 0; i < next->scale_bytes; i += 64) __builtin_prefetch(next->scale + i);
+    next->code += next->code_bytes;
+    next->scale += next->scale_bytes;
+}
+
+#define AHEAD 8192 /* bytes of codes: what memory delivers until the first of them is there */
+
+/* With one pass over a tile, what lies AHEAD of it before the `last` tile: memory's own guesses end
+ * with each 4 KiB. Arguments as in linear_packed.c. */
+INLINE ahead after_tile(const int64_t *arg, int64_t n, int64_t last) {
+    int64_t bytes = INT(3), scale_bytes = INT(4), groups = INT(10) / INT(11);
+    if ((last - n - 1) * bytes < AHEAD) return (ahead){0};
+    return (ahead){PTR(char, 0) + n * bytes + AHEAD,
+                   PTR(char, 1) + n * scale_bytes + AHEAD * scale_bytes / bytes, bytes / groups,
+                   scale_bytes / groups};
+}
+
+/* While two tiles meet rows 4 at a time, the two that follow: lines of them with each group of each
+ * pass, until all are asked for. */
+INLINE ahead after_two(const int64_t *arg, int64_t n, int64_t row, int64_t last) {
+    int64_t groups = INT(10) / INT(11), turns = INT(9) / 4 * groups, before = row / 4 * groups;
+    int64_t bytes = 2 * INT(3), scale_bytes = 2 * INT(4);
+    if (n + 4 > last || !bytes) return (ahead){0};
+    int64_t part = (bytes / turns + 63) / 64 * 64, scale_part = (scale_bytes / turns + 63) / 64 * 64;
+    return (ahead){PTR(char, 0) + (n + 2) * INT(3) + before * part,
+                   PTR(char, 1) + (n + 2) * INT(4) + before * scale_part,
+                   before * part < bytes ? part : 0,
+                   before * scale_part < scale_bytes ? scale_part : 0};
+}
 
 /* 16 scales or lows of a tile's group. */
 INLINE vf load_scale(const char *p, const int half_scales) {

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels.linear import PackedWeight, Weight, dequantize_rows, linear
+from radixgen.kernels.storage import take
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,12 +40,19 @@ def _join(weights: Sequence[Weight]) -> Weight | None:
     floats = [w for w in weights if isinstance(w, Tensor)]
     packed = [w for w in weights if isinstance(w, PackedWeight)]
     if len(floats) == len(weights) and len({w.dtype for w in floats}) == 1:
-        return torch.cat(floats)
+        return torch.cat(floats, out=_room_for(floats))
     if len(packed) == len(weights) and len({(w.kind, w.activations) for w in packed}) == 1:
         shape = (sum(w.shape[0] for w in packed), packed[0].shape[1])
         rest = tuple(part for w in packed for part in w.parts)[1:]  # where they lie: no copies
         return replace(packed[0], shape=shape, rest=rest)
     return None
+
+
+def _room_for(floats: Sequence[Tensor]) -> Tensor:
+    """Where matrices are joined: on the CPU, in memory that is read fast."""
+    shape = (sum(len(w) for w in floats), *floats[0].shape[1:])
+    first = floats[0]
+    return take(shape, first.dtype) if first.device.type == "cpu" else first.new_empty(shape)
 
 
 def _join_biases(weights: Sequence[Weight], biases: Sequence[Tensor | None]) -> Tensor | None:
