@@ -182,9 +182,12 @@ class Rule:
         self._body: Node | None = None
 
     def body(self) -> "Node":
-        """The rule's right-hand side, expanded on the first call and kept."""
-        if self._expand is not None:
-            self._body, self._expand = self._expand(), None
+        """The rule's right-hand side, expanded on the first call and kept. Of a rule that grammars
+        share, threads that come at once may each expand it; they find the same."""
+        expand = self._expand
+        if expand is not None:
+            self._body = expand()
+            self._expand = None
         assert self._body is not None
         return self._body
 

@@ -5,7 +5,7 @@ Most objects are so. Knows how such members follow each other; what comes behind
 their values are, `json_objects.py` and `json_values.py` say.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from radixgen.grammars.expr import EMPTY, Node, Rule, concat, literal, union
 from radixgen.grammars.json_keys import PLAIN_INSIDE, is_spelled_once
 from radixgen.grammars.json_layout import QUOTE, Layout
 from radixgen.grammars.json_shapes import Goal
-from radixgen.grammars.json_texts import spelled
+from radixgen.grammars.json_texts import all_spelled
 
 STRIDE = 8  # names that each place of a long chain lists itself
 
@@ -44,31 +44,32 @@ def _marks(layout: Layout) -> Marks:
 class MemberChain:
     """See `chain.Chain`.
 
-    `end`: one more member when all names were passed. `sure`: True where the needed names are known
-    to have values. `others`: the goal of every member of another name, None where there are several
-    or none.
+    `goal_of`: what the value of the name of an index has to satisfy, asked when a text may get
+    there. `end`: one more member when all names were passed. `sure`: True where the needed names
+    are known to have values. `others`: the goal of every member of another name, None where there
+    are several or none.
     """
 
     def __init__(
         self,
         context: Context,
-        goals: Mapping[str, Goal],
         names: Sequence[str],
         needed: Collection[str],
         *,
+        goal_of: Callable[[int], Goal],
         end: Callable[[], Node],
         sure: bool | None,
         others: Goal | None,
     ) -> None:
         self._context = context
-        self._goals = [goals[name] for name in names]
+        self._goal_of = goal_of
         self.end = end
         self._sure = sure
         self._others = others
         self._places: dict[int, ChainRule] = {}
         self._afters: dict[int, Rule] = {}
         self._parts: dict[int, Node] = {}
-        self.words = [*map(spelled, names)]
+        self.words = all_spelled(names)
         self.needed = [name in needed for name in names]
         self._last = len(names) - 1 - self.needed[::-1].index(True) if True in self.needed else -1
         self.marks = _marks(context.layout)
@@ -85,11 +86,11 @@ class MemberChain:
 
     def value(self, index: int) -> Node:
         """The value of a member."""
-        return self._context.value(self._goals[index])
+        return self._context.value(self._goal_of(index))
 
     def is_open(self, index: int) -> bool | None:
         """Whether a member has a value; None where only a look at the grammar tells."""
-        return self._context.productive(self._goals[index]) if self._sure else None
+        return self._context.productive(self._goal_of(index)) if self._sure else None
 
     def whole(self) -> ChainRule:
         """The object."""

@@ -76,7 +76,17 @@ class Schema:
     Where dynamic anchors are contested it is the schema as reached in one `scope`.
     """
 
-    __slots__ = ("document", "key", "memo", "parent", "resource", "scope", "serial", "value")
+    __slots__ = (
+        "alone",
+        "document",
+        "key",
+        "memo",
+        "parent",
+        "resource",
+        "scope",
+        "serial",
+        "value",
+    )
 
     def __init__(
         self,
@@ -94,6 +104,8 @@ class Schema:
         self.scope: Scope = () if parent is None else parent.scope
         self.serial = document.take_serial()
         self.memo: dict[Any, Any] = {}
+        # What `json_shapes.goal` makes of it, made once: it is asked for at each mention.
+        self.alone: frozenset[tuple[Schema, bool]] | None = None
 
     @property
     def path(self) -> str:
@@ -124,6 +136,11 @@ class Schema:
         at = self.document.at
         items = self.value[keyword].items()
         return {name: at(v, self, f"/{keyword}/{escape(name)}") for name, v in items}
+
+    def member(self, keyword: str, name: str) -> "Schema":
+        """The schema that a keyword names so."""
+        known = self.document.known(self.value[keyword][name])
+        return known or self.named(keyword)[name]
 
     def prefix_items(self) -> list["Schema"]:
         """The schemas of the first items: `prefixItems`, or `items` as a list."""
@@ -179,6 +196,10 @@ class Document:
             plain = self._plain_at(value, parent, key, resource)
             return self._scoped(plain, parent.scope)
         return self._plain_at(value, parent, key, resource)
+
+    def known(self, value: Any) -> Schema | None:
+        """The schema of a value, if it was made before and is the same wherever it is reached."""
+        return self._nodes.get(id(value)) if value and not self._contested else None
 
     def _plain_at(
         self, value: Any, parent: Schema | None, key: str, resource: Resource | None

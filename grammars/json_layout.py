@@ -6,6 +6,7 @@ Knows no schema.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
@@ -91,13 +92,14 @@ def _separator(options: Mapping[str, Any], name: str, mark: str) -> str | None:
     return given
 
 
-def any_value(lay: Layout, rules: RuleSet) -> Rule:
-    """Any JSON value."""
-    return rules.rule(("any", lay), lambda: _any_body(lay, rules), productive=True)
+@lru_cache(64)
+def any_value(lay: Layout) -> Rule:
+    """Any JSON value: one rule for all grammars, so that they share its states and masks."""
+    return Rule(("any", lay), lambda: _any_body(lay), productive=True)
 
 
-def _any_body(lay: Layout, rules: RuleSet) -> Node:
-    value = any_value(lay, rules)
+def _any_body(lay: Layout) -> Node:
+    value = any_value(lay)
     member = concat(ANY_STRING, lay.colon, value)
     return union(
         *WORDS.values(),
@@ -112,11 +114,6 @@ def _listed(lay: Layout, opening: bytes, item: Node, closing: bytes) -> Node:
     more = repeat(concat(lay.comma, item), 0, None)
     some = concat(item, more, lay.closed(closing))
     return concat(lay.opened(opening), union(literal(closing), some))
-
-
-def any_object(lay: Layout, rules: RuleSet) -> Node:
-    """Any JSON object."""
-    return _listed(lay, b"{", concat(ANY_STRING, lay.colon, any_value(lay, rules)), b"}")
 
 
 class Literals:

@@ -115,13 +115,17 @@ class ObjectRules:
         (names,) = self._chains
         return MemberChain(
             self._context,
-            self._goals,
             names,
             self._shape.required,
-            end=lambda: self._member(Progress(self._ends)),
+            goal_of=lambda index: self._goals[names[index]],
+            end=self.behind_declared,
             sure=self._sure,
             others=self._others(),
         ).whole()
+
+    def behind_declared(self) -> Node:
+        """One more member where all names of all chains were passed, and what follows."""
+        return self._member(Progress(self._ends))
 
     def _others(self) -> Goal | None:
         """The goal of members that no chain names, if it is one and known to have a value."""

@@ -151,7 +151,7 @@ _HARD = frozenset(
     ]
 )
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
-_SAYING = (
+SAYING = (
     _HARD
     | _BOUNDS
     | frozenset(
@@ -183,7 +183,7 @@ def only_refers(node: Schema) -> bool:
     """Whether a schema says no more than that its values are those of another."""
     if "$ref" not in node.value:
         return False
-    return hides_siblings(node) or len(_SAYING.intersection(node.value)) == 1
+    return hides_siblings(node) or len(SAYING.intersection(node.value)) == 1
 
 
 def _has_value(node: Schema) -> bool:
@@ -191,13 +191,13 @@ def _has_value(node: Schema) -> bool:
     if not _HARD.isdisjoint(value):
         return False
     if "$ref" in value or "anyOf" in value:
-        if len(_SAYING.intersection(value)) > 1:
+        if len(SAYING.intersection(value)) > 1:
             return False
         if "$ref" in value:
             return has_value(node.document.resolve(node, "$ref"))
         return any(map(has_value, node.children("anyOf")))
     if "enum" in value or "const" in value:
-        return _SAYING.intersection(value) <= _LISTING and _admits_some(node)
+        return SAYING.intersection(value) <= _LISTING and _admits_some(node)
     stated = value.get("type", "null")
     return any(_of_type(node, t) for t in ([stated] if isinstance(stated, str) else stated))
 

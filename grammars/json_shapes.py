@@ -19,11 +19,16 @@ ANYTHING: Goal = frozenset()
 
 def goal(node: Schema, sign: bool = True) -> Goal:
     """The values that satisfy `node`, or that do not."""
+    if sign and node.alone is not None:
+        return node.alone
     if node is node.document.true:
         return ANYTHING if sign else frozenset(((node.document.false, True),))
     if node is node.document.false:
         return frozenset(((node, True),)) if sign else ANYTHING
-    return frozenset(((node, sign),))
+    found = frozenset(((node, sign),))
+    if sign:
+        node.alone = found
+    return found
 
 
 def is_never(wanted: Goal) -> bool:

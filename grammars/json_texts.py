@@ -216,3 +216,11 @@ def spelled(value: str) -> bytes:
         return _encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
         return json.dumps(value).encode()
+
+
+def all_spelled(values: Sequence[str]) -> list[bytes]:
+    """`spelled` of each; most lists of names need a look at the whole only."""
+    whole = "".join(values)
+    if whole.isascii() and whole.isprintable() and '"' not in whole and "\\" not in whole:
+        return [f'"{value}"'.encode() for value in values]
+    return [*map(spelled, values)]

@@ -27,6 +27,7 @@ from radixgen.grammars.json_layout import (
 )
 from radixgen.grammars.json_numbers import Numbers
 from radixgen.grammars.json_objects import ObjectRules
+from radixgen.grammars.json_plain import plain_array, plain_object
 from radixgen.grammars.json_proofs import Proofs, only_refers
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, goal, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
@@ -61,7 +62,7 @@ class Values:
 
     def _value(self, wanted: Goal) -> Node:
         if wanted == ANYTHING:
-            return any_value(self.layout, self.rules)
+            return any_value(self.layout)
         plain = _of_type_alone(wanted)
         if plain is not None:
             return plain
@@ -72,7 +73,30 @@ class Values:
         productive = self._proofs.productive(wanted)
         if productive is False:
             return EMPTY
+        if productive and len(wanted) == 1:
+            found = self._plain(wanted)
+            if found is not None:
+                return found
         return self.rules.rule(("value", wanted), lambda: self._body(wanted), productive)
+
+    def _plain(self, wanted: Goal) -> Node | None:
+        """The values of a schema that a look at its keywords shows; None for any other."""
+        ((node, sign),) = wanted
+        if not sign:
+            return None
+        array = plain_array(node)
+        if array is not None:
+            items = ArrayRules(self, array, False)
+            return self.rules.rule(("value", wanted), items.start, True)
+        if self.any_order:
+            return None
+        return plain_object(self, node, lambda: self._behind_declared(wanted))
+
+    def _behind_declared(self, wanted: Goal) -> Node:
+        (shape,) = self.algebra.goal_set(wanted, "object")
+        rules, _ = self._container(shape, wanted)
+        assert isinstance(rules, ObjectRules)
+        return rules.behind_declared()
 
     def _body(self, wanted: Goal) -> Node:
         stated = [node for node, sign in wanted if sign and not hides_siblings(node)]

@@ -1,0 +1,99 @@
+"""Objects and arrays of schemas that say no more than `properties` or `items`, as most do.
+
+What they denote is plain to see, so no sets are computed and no shape is made; the grammar is the
+one that `json_values.py` finds for any other schema. Knows no text and no rule.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from radixgen.grammars.chain import ChainRule
+from radixgen.grammars.expr import EMPTY, Node
+from radixgen.grammars.json_chain import MemberChain
+from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_keywords import required_names, whole
+from radixgen.grammars.json_layout import Layout
+from radixgen.grammars.json_proofs import SAYING
+from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Goal, goal, is_never
+
+_OF_SCALARS = frozenset(
+    (
+        *("minLength", "maxLength", "pattern", "format", "multipleOf", "divisibleBy"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    )
+)
+_OF_ARRAYS = frozenset(
+    (
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+        *("contains", "uniqueItems", "unevaluatedItems"),
+    )
+)
+_OF_OBJECTS = frozenset(
+    (
+        *("properties", "patternProperties", "additionalProperties", "propertyNames"),
+        *("required", "minProperties", "maxProperties", "unevaluatedProperties"),
+    )
+)
+# What a plain schema does not say.
+_NO_OBJECT = SAYING - _OF_SCALARS - _OF_ARRAYS - {
+    *("type", "properties", "required", "additionalProperties"),
+}
+_NO_ARRAY = SAYING - _OF_SCALARS - _OF_OBJECTS - {
+    *("type", "items", "minItems", "maxItems"),
+}
+
+
+class Context(Protocol):
+    """The grammar around: `json_values.Values`."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def value(self, wanted: Goal) -> Node: ...
+    def productive(self, wanted: Goal) -> bool | None: ...
+
+
+def plain_object(
+    context: Context, node: Schema, behind_declared: Callable[[], Node]
+) -> ChainRule | None:
+    """The objects of a schema that is known to have a value, where a look at its keywords shows
+    them: declared names, required or not, with one schema for all others. None for other schemas.
+
+    `behind_declared`: one more member when all declared names were passed, asked for only where
+    there may be one.
+    """
+    value = node.value
+    properties, required = value.get("properties"), required_names(node)
+    if not properties or not _NO_OBJECT.isdisjoint(value):
+        return None
+    if value.get("type") not in ("object", ["object"]) or not properties.keys() >= set(required):
+        return None
+    if False in properties.values():  # a name that is spoken of only to forbid it
+        return None
+    names = list(properties)
+    rest = ANYTHING
+    if "additionalProperties" in value:
+        rest = goal(node.child("additionalProperties"))
+    return MemberChain(
+        context,
+        names,
+        required,
+        goal_of=lambda index: goal(node.member("properties", names[index])),
+        end=(lambda: EMPTY) if is_never(rest) else behind_declared,
+        sure=True,
+        others=rest if context.productive(rest) else None,
+    ).whole()
+
+
+def plain_array(node: Schema) -> ArrayShape | None:
+    """The arrays of a schema, where a look at its keywords shows them: items of one schema."""
+    value = node.value
+    if value.get("type") not in ("array", ["array"]) or not _NO_ARRAY.isdisjoint(value):
+        return None
+    if not isinstance(value.get("items"), dict):
+        return None
+    high = value.get("maxItems")
+    return ArrayShape(
+        rest=goal(node.child("items")),
+        low=whole(value.get("minItems", 0)),
+        high=None if high is None else whole(high),
+    )

@@ -1,0 +1,91 @@
+"""Schemas that a look at their keywords shows are read as the others are, only sooner."""
+
+import json
+from typing import Any
+
+import pytest
+
+from radixgen.grammars import json_values
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec
+
+TOKENS = [*(bytes((byte,)) for byte in range(256)), b'{"', b'":', b'": ', b'"}', b", ", b"[{", None]
+INTEGER = {"type": "integer"}
+POINT = {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["y"]}
+MANY = {f"name{i}": {"type": ["null", "integer", "boolean"][i % 3]} for i in range(20)}
+
+# Schemas with texts that they allow, or do not.
+CASES: list[tuple[Any, list[Any]]] = [
+    (POINT, [{"x": 1, "y": 2}, {"y": 2, "z": [1]}, {"x": 1}, {}]),
+    ({**POINT, "additionalProperties": False}, [{"x": 1, "y": 2}, {"y": 2, "z": 1}]),
+    ({**POINT, "additionalProperties": INTEGER}, [{"y": 2, "z": 1}, {"y": 2, "z": "a"}]),
+    ({**POINT, "format": "x", "minItems": 3, "maximum": 2}, [{"x": 1, "y": 2}, [1]]),
+    ({"type": ["object"], "properties": MANY}, [{"name1": 2, "name18": None}, {"name3": 1}]),
+    ({"type": "object", "properties": {"a": False, "b": INTEGER}}, [{"b": 1}, {"a": 1}]),
+    (
+        {"type": "object", "properties": {"é\n": True}, "additionalProperties": False},
+        [{"é\n": [{}]}, {"é": {}}],
+    ),
+    (
+        {"type": "object", "properties": {"next": {"$ref": "#"}, "on": True}, "required": ["on"]},
+        [{"next": {"on": 1}, "on": {"a": 1}}, {"next": 1}],
+    ),
+    ({"type": "array", "items": POINT}, [[], [{"y": 1}, {"x": 1, "y": 2}], [{}], {}]),
+    ({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2}, [[1], [], [1, 2, 3]]),
+    ({"type": ["array"], "items": {"$ref": "#"}, "maxItems": 1}, [[[[]]], [[], []], [1]]),
+    ({"type": "array", "items": INTEGER, "minLength": 2, "required": ["a"]}, [[1, 2], ["a"]]),
+]
+
+
+def followed(schema: Any, values: list[Any]) -> list[Any]:
+    """What each state of these texts says: its mask, and what would complete it."""
+    compiler = GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
+    grammar = compiler.compile(GrammarSpec("json_schema", json.dumps(schema)))
+    return [
+        seen
+        for value in values
+        for seen in states(grammar.matcher(), json.dumps(value, ensure_ascii=False))
+    ]
+
+
+def states(matcher: GrammarMatcher, text: str) -> list[Any]:
+    mask, found = allocate_bitmask(1, len(TOKENS)), []
+    for byte in text.encode():
+        matcher.fill_bitmask(mask, 0)
+        found.append((mask.tolist(), matcher.shortest_completion()))
+        if not matcher.accept_bytes(bytes((byte,))):
+            break
+    return [*found, matcher.is_accepting()]
+
+
+@pytest.mark.parametrize(("schema", "values"), CASES)
+def test_plain_schemas_allow_what_the_general_way_does(
+    schema: Any, values: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = followed(schema, values)
+    monkeypatch.setattr(json_values, "plain_object", lambda *_: None)
+    monkeypatch.setattr(json_values, "plain_array", lambda _: None)
+    assert plain == followed(schema, values)
+    assert plain[-1] is False  # the last text of each is none of it
+
+
+def test_any_value_is_one_rule_for_all_grammars() -> None:
+    compiler = GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
+    grammars = [
+        compiler.compile(GrammarSpec("json_schema", json.dumps({"properties": {name: True}})))
+        for name in ("a", "b")
+    ]
+    states = [
+        grammar.engine.after_bytes(grammar.start, b'{"%s": {"c": [' % name)
+        for grammar, name in zip(grammars, (b"a", b"b"), strict=True)
+    ]
+    sizes = getattr(compiler._engine, "sizes", None)
+    if sizes is None:
+        pytest.skip("the engine in Python keeps no counts")
+    mask = allocate_bitmask(1, len(TOKENS))
+    grammars[0].engine.fill_row(states[0], mask, 0)
+    before = sizes()["nodes"]
+    grammars[1].engine.fill_row(states[1], mask, 0)
+    assert sizes()["nodes"] - before < 20  # what is behind the value, and nothing within it
