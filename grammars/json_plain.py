@@ -35,12 +35,22 @@ _OF_OBJECTS = frozenset(
     )
 )
 # What a plain schema does not say.
-_NO_OBJECT = SAYING - _OF_SCALARS - _OF_ARRAYS - {
-    *("type", "properties", "required", "additionalProperties"),
-}
-_NO_ARRAY = SAYING - _OF_SCALARS - _OF_OBJECTS - {
-    *("type", "items", "minItems", "maxItems"),
-}
+_NO_OBJECT = (
+    SAYING
+    - _OF_SCALARS
+    - _OF_ARRAYS
+    - {
+        *("type", "properties", "required", "additionalProperties"),
+    }
+)
+_NO_ARRAY = (
+    SAYING
+    - _OF_SCALARS
+    - _OF_OBJECTS
+    - {
+        *("type", "items", "minItems", "maxItems"),
+    }
+)
 
 
 class Context(Protocol):
