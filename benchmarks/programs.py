@@ -65,7 +65,7 @@ class CountingBackend(LocalBackend):
     async def generate(
         self, conversation: Conversation, gen: Gen, hint: CacheHint, push: Push
     ) -> Sequence[Generation]:
-        prompt = self._ids(conversation.prompt())
+        prompt = list(conversation.prompt()) or self._opening()
         self._count(prompt)
         found = await super().generate(conversation, gen, self._hint(hint), push)
         for generation in found:  # the last token drawn is not computed
@@ -74,7 +74,7 @@ class CountingBackend(LocalBackend):
 
     async def score(self, conversation: Conversation, select: Select, hint: CacheHint) -> Scored:
         prefix, rest = conversation.branches(select.choices)
-        self._count(self._ids(prefix))
+        self._count(prefix or self._opening())
         for option in rest:  # a score's last token is not computed
             self.seen.add([*prefix, *option[:-1]])
         return await super().score(conversation, select, self._hint(hint))
