@@ -36,7 +36,8 @@ LIGHT = 0.1  # seconds of the processor within which a light constraint is tried
 SHARE = 1 / 8  # of the time that each lane works while there are steps
 CREDIT = 0.25  # seconds that light constraints take of late before there is a rest
 GLANCE = 0.05  # seconds between two looks whether a rest is over
-NICE = 10  # of what tries and compiles heavy ones: a tenth of a core that others want
+NICE = 10  # of the thread that compiles heavy ones: a tenth of a core that others want
+HEAVY_NICE = 15  # of the process that tries them: a thirtieth
 MAX_HEAVY = 4  # engines of heavy grammars
 
 

@@ -42,6 +42,7 @@ MAX_SECONDS = 10.0  # of one compile
 PATIENCE = 6.0
 LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
 MAX_BYTES = 2 << 30  # of the process's address space
+NICE = 5  # of the process, unless it is told more; and of its start
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
 
 # Without the working directory on its path (-P), where a folder may be named as one of our modules.
@@ -65,7 +66,7 @@ class Screen:
         self,
         max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
-        nice: int = 5,
+        nice: int = NICE,
     ) -> None:
         self.max_seconds = max_seconds
         self.max_bytes = max_bytes
@@ -94,7 +95,9 @@ class Screen:
                     [sys.executable, "-P", "-c", _BOOT, _PACKAGE_PARENT, *orders],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is not for it; it ends with its stdin
+                    # Ctrl-C is not for it. Nor a session of its own: to Linux (sched_autogroup)
+                    # that is a user like any other, whatever the niceness of its processes.
+                    process_group=0,
                 )
                 self._is_new = True
                 self._process, self._end = process, weakref.finalize(self, _end, process)
@@ -196,12 +199,13 @@ def main() -> None:
     parent_pid, max_bytes, nice = map(int, sys.argv[1:])
     leave_with_parent(parent_pid)
     _limit_memory(max_bytes)
-    os.nice(nice)
+    os.nice(min(nice, NICE))
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
     signal.signal(signal.SIGPROF, _ring)
     compiler = _compiler()
     warm_up(compiler)
+    os.nice(max(nice - NICE, 0))  # not before: whoever comes first waits for what is above
     with contextlib.suppress(BrokenPipeError):
         answers.write(b"ready\n")
         answers.flush()

@@ -1,6 +1,7 @@
 """Constraints are tried in a process of their own, which bounds their time and memory."""
 
 import json
+import os
 import random
 import threading
 import time
@@ -82,10 +83,12 @@ def test_what_cannot_be_stopped_is_killed(screen: Screen, monkeypatch: pytest.Mo
 
 def test_its_process_gives_way_to_others_as_told() -> None:
     own = psutil.Process().nice()
-    screen = Screen(nice=3)
+    screen = Screen(nice=7)
     try:
         screen.check(GOOD)
-        assert psutil.Process(pid_of(screen)).nice() == min(own + 3, 19)
+        assert psutil.Process(pid_of(screen)).nice() == min(own + 7, 19)
+        assert os.getsid(pid_of(screen)) == os.getsid(0), "where niceness counts, on Linux"
+        assert os.getpgid(pid_of(screen)) != os.getpgid(0), "Ctrl-C is not for it"
     finally:
         screen.close()
 
@@ -191,7 +194,7 @@ def _wait_for(holds: Callable[[], bool]) -> None:
 
 def test_steps_go_on_while_a_constraint_is_tried_and_only_it_fails(screen: Screen) -> None:
     screen.max_seconds = 0.05
-    patient = Screen(0.1, nice=10)
+    patient = Screen(0.1, nice=15)
     scheduler = Scheduler(
         ScheduleConfig(max_step_tokens=64, max_running=8),
         RadixCache(PagePool(256), 4),
