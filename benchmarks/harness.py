@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT.parent / "shared" / "data" / "traces"
+_BEGAN = time.monotonic()
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -113,6 +114,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         cells = [line[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
         print("  ".join(cells).rstrip())
+
+
+def progress(what: str) -> None:
+    """A line for who waits, with the seconds since the process began; no part of the results."""
+    seconds = time.monotonic() - _BEGAN
+    print(f"[{seconds:5.0f} s] {what}", file=sys.stderr, flush=True)
 
 
 def trace_file(name: str) -> Path:

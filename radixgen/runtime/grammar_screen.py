@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # for the process to be ready
 MAX_SECONDS = 10.0  # of one compile
+END_SECONDS = 5.0  # for a process that has closed its end to be gone
 PATIENCE = 6.0
 LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
 MAX_BYTES = 2 << 30  # of the process's address space
@@ -55,6 +56,10 @@ _BOOT = (
 
 class TakesLong(Exception):
     """A constraint was stopped after a screen's seconds: whether it compiles is not known."""
+
+
+class _KilledError(Exception):
+    """The process was killed by someone else."""
 
 
 class Screen:
@@ -108,6 +113,17 @@ class Screen:
         Raises InvalidGrammar for what does not compile or takes too much memory, and TakesLong for
         what takes too long.
         """
+        with contextlib.suppress(_KilledError):
+            return self._check(spec)
+        try:  # whoever killed it, be it for want of memory: once is no fault of the constraint
+            self._check(spec)
+        except _KilledError:
+            message = (
+                "the process that tries the constraint was killed twice; simplify it, or see to"
+            )
+            raise InvalidGrammar(f"{message} memory if others are killed too") from None
+
+    def _check(self, spec: GrammarSpec) -> None:
         self.start()
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
@@ -125,14 +141,23 @@ class Screen:
             self._kill()
             raise TakesLong
         if not reply.endswith(b"\n"):
-            self._kill()
-            limit = f"{self.max_bytes >> 20} MiB"
-            raise InvalidGrammar(f"the constraint takes over {limit} to compile; simplify it")
+            raise self._explain_end(process)
         verdict = json.loads(reply)
         if verdict is None:
             raise TakesLong
         if verdict:
             raise InvalidGrammar(verdict)
+
+    def _explain_end(self, process: "subprocess.Popen[bytes]") -> Exception:
+        """Why a process has ended that was to compile a constraint."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+        was_killed = process.returncode == -signal.SIGKILL and not self._is_closed
+        self._kill()
+        if was_killed:
+            return _KilledError()
+        limit = f"{self.max_bytes >> 20} MiB"
+        return InvalidGrammar(f"the constraint takes over {limit} to compile; simplify it")
 
     def _hear_hello(self, stream: IO[bytes]) -> None:
         """Wait until the process is ready, which is not the constraint's time."""

@@ -93,11 +93,28 @@ def test_its_process_gives_way_to_others_as_told() -> None:
         screen.close()
 
 
-def test_a_process_that_dies_fails_one_constraint(screen: Screen) -> None:
+def test_a_process_that_is_killed_fails_no_constraint(screen: Screen) -> None:
     screen.check(GOOD)
+    pid = pid_of(screen)
+    psutil.Process(pid).kill()
+    screen.check(GOOD)
+    assert pid_of(screen) != pid
     psutil.Process(pid_of(screen)).kill()
-    with pytest.raises(InvalidGrammar, match="MiB"):
+    with pytest.raises(InvalidGrammar, match="no '\\)' at its end"):
+        screen.check(BAD)
+
+
+def test_a_process_that_is_killed_again_and_again_is_told(screen: Screen) -> None:
+    spawn = screen._start
+
+    def start() -> None:
+        spawn()
+        psutil.Process(pid_of(screen)).kill()
+
+    screen._start = start  # type: ignore[method-assign]
+    with pytest.raises(InvalidGrammar, match="was killed twice"):
         screen.check(GOOD)
+    screen._start = spawn  # type: ignore[method-assign]
     screen.check(GOOD)
 
 
