@@ -19,7 +19,10 @@ from radixgen.types import SamplingParams, TokenLogprob
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy the KV of the first `num_tokens` tokens of page `source` into page `target`."""
+    """Copy the KV of the first `num_tokens` tokens of page `source` into page `target`.
+
+    Where pages are of few bits, both are plain ones (see ScheduledRow.plain_ids).
+    """
 
     source: int
     target: int
@@ -60,6 +63,9 @@ class ScheduledRow:
     next_id: int | None = None  # the known token after the row, when its log-probability is wanted
     weights: Sequence[tuple[int, float]] = ()  # (token id, natural log of its weight in the draw)
     lora: str = ""  # the adapter that its tokens are computed with; "": none
+    plain_ids: Sequence[int] = ()
+    """Where pages are of few bits: the plain page, in full precision, that each page from the one
+    at `start` on is written to until it is full; as many as page_ids has left there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class HashModel:
         self.page_size = page_size
         self.vocab_size = vocab_size
         self.kv: dict[tuple[int, int], int] = {}
+        self.plain: dict[tuple[int, int], int] = {}  # where pages are of few bits
 
     def run(
         self,
@@ -53,11 +54,12 @@ class HashModel:
         assert len(targets) == len(batch.copies), "two copies into one page"
         for copy in batch.copies:
             assert 0 < copy.num_tokens < self.page_size
+            kv = self.plain if any(row.plain_ids for row in batch.rows) else self.kv
             for slot in range(copy.num_tokens):
-                self.kv[copy.target, slot] = self.kv[copy.source, slot]
+                kv[copy.target, slot] = kv[copy.source, slot]
         written: set[int] = set()
         for row in batch.rows:
-            mine = self._write(row)
+            mine = self._write_plain(row) if row.plain_ids else self._write(row)
             assert written.isdisjoint(mine), "two rows write one page"
             written |= mine
         return StepResult([self._answer(row, bitmask) for row in batch.rows])
@@ -74,9 +76,37 @@ class HashModel:
             before = self.kv[self._slot(row, position)] = _digest(before, token)
         return {row.page_ids[p // self.page_size] for p in range(row.start, end)}
 
+    def _write_plain(self, row: ScheduledRow) -> set[int]:
+        """Tokens go to plain pages; those that are full then, to the pages of few bits, which hold
+        their tokens' KV plus one, so that one read for the other shows."""
+        size, first = self.page_size, row.start // self.page_size
+        end = row.start + len(row.token_ids)
+        assert len(row.page_ids) == first + len(row.plain_ids) == -(-end // size)
+        before = 0
+        for position in range(end):
+            plain = row.plain_ids[max(position // size - first, 0)], position % size
+            if position >= row.start:
+                before = self.plain[plain] = _digest(before, row.token_ids[position - row.start])
+            else:
+                before = self._read(row, position)
+        for page in range(first, end // size):
+            for slot in range(size):
+                code = self.plain[row.plain_ids[page - first], slot] + 1
+                self.kv[row.page_ids[page], slot] = code
+        return {*row.page_ids[first:]} | {~page for page in row.plain_ids}
+
+    def _read(self, row: ScheduledRow, position: int) -> int:
+        first = row.start // self.page_size
+        if not row.plain_ids:
+            return self.kv[self._slot(row, position)]
+        if position // self.page_size < first:
+            return self.kv[self._slot(row, position)] - 1
+        plain = row.plain_ids[position // self.page_size - first]
+        return self.plain[plain, position % self.page_size]
+
     def _answer(self, row: ScheduledRow, bitmask: "NDArray[np.int32] | None" = None) -> RowResult:
         end = row.start + len(row.token_ids)
-        kv = [self.kv[self._slot(row, position)] for position in range(end)]
+        kv = [self._read(row, position) for position in range(end)]
         tokens: list[int] = []
         if row.sample:
             first = end - row.num_drafts

@@ -2,6 +2,12 @@
 
     page_ids   |-- tree: locked through `node` --|-- held: private --|
                0                    num_tree_pages            len(page_ids)
+    plain_ids                                 |-- not full yet ------|     where pages are of few
+                                      num_computed                         bits: one a page
+
+A page of few bits is written once it is full and its tokens are certain. Until then its tokens are
+in a plain page, of a pool of its own, which only a running sequence has: who is preempted computes
+them again.
 
 Knows sequences' pages; nothing of order, budgets of tokens, or sampling.
 """
@@ -11,6 +17,7 @@ from collections.abc import Callable, Sequence
 from radixgen.batch import PageCopy
 from radixgen.cache.eviction import FORK_CREDIT
 from radixgen.cache.node import NO_TOKEN, Node
+from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import Match, RadixCache
 from radixgen.schedule.request import SequenceState
 
@@ -41,12 +48,22 @@ class Pace:
 
 
 class Memory:
-    """The pages of running sequences, at most `limit_pages` of them at any time."""
+    """The pages of running sequences, at most `limit_pages` of them at any time.
+
+    `num_plain_pages`: of those in full precision, where the cache's are of few bits.
+    """
 
     def __init__(
-        self, cache: RadixCache, max_total_tokens: int | None, clock: Callable[[], float]
+        self,
+        cache: RadixCache,
+        max_total_tokens: int | None,
+        clock: Callable[[], float],
+        num_plain_pages: int | None = None,
     ) -> None:
+        if num_plain_pages is not None and cache.share_tail_pages:
+            raise ValueError("pages of few bits are shared as a whole: share_tail_pages=False")
         self.cache = cache
+        self._plain = None if num_plain_pages is None else PagePool(num_plain_pages)
         self._pace = Pace(clock)
         self.page_size = cache.page_size
         total = cache.pool.num_pages
@@ -65,6 +82,12 @@ class Memory:
     def num_available(self) -> int:
         """Pages that can be had now, by eviction where needed."""
         return self.limit_pages - self.num_used
+
+    @property
+    def num_open(self) -> int:
+        """Pages that can be begun now: each that is not full needs a plain one."""
+        room = max(self.num_available, 0)
+        return room if self._plain is None else min(room, self._plain.num_free)
 
     def pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
@@ -118,13 +141,20 @@ class Memory:
         match = self.cache.at_depth(parent.node, whole * self.page_size)
         self.enter(child, match)
         rest = num_tokens - match.num_tokens
-        return self._copy(child, parent.page_ids[whole], rest) if rest else None
+        if not rest:
+            return None
+        if self._plain is None:
+            return self._copy(child, parent.page_ids[whole], rest)
+        place = whole - len(parent.page_ids) + len(parent.plain_ids)
+        if place < 0 or not self.num_open:  # full by now, and of few bits: computed again
+            return None
+        copy = self._copy(child, parent.plain_ids[place], rest)
+        return PageCopy(copy.source, child.plain_ids[-1], rest)
 
     def _copy(self, sequence: SequenceState, source: int, num_tokens: int) -> PageCopy:
-        (target,) = self._take(1)
-        sequence.page_ids.append(target)
+        self._extend(sequence, 1)
         sequence.num_computed += num_tokens
-        return PageCopy(source, target, num_tokens)
+        return PageCopy(source, sequence.page_ids[-1], num_tokens)
 
     def unpin(self) -> None:
         """The step that copies is over."""
@@ -136,15 +166,25 @@ class Memory:
         """Pages for up to `num_tokens` more tokens; returns for how many there are pages now."""
         wanted = self.pages_for(sequence.num_computed + num_tokens) - len(sequence.page_ids)
         if wanted > 0:
-            sequence.page_ids += self._take(min(wanted, max(self.num_available, 0)))
+            self._extend(sequence, min(wanted, self.num_open))
         room = len(sequence.page_ids) * self.page_size - sequence.num_computed
         return min(num_tokens, room)
 
-    def _take(self, num_pages: int) -> list[int]:
+    def _extend(self, sequence: SequenceState, num_pages: int) -> None:
         pool = self.cache.pool
         if num_pages > pool.num_free:
             self.cache.evict(num_pages - pool.num_free)
-        return pool.allocate(num_pages)
+        sequence.page_ids += pool.allocate(num_pages)
+        if self._plain is not None:
+            sequence.plain_ids += self._plain.allocate(num_pages)
+
+    def shed(self, sequence: SequenceState) -> None:
+        """Give up the plain ones of pages that are full of computed tokens."""
+        if self._plain is not None:
+            left = len(sequence.page_ids) - sequence.num_computed // self.page_size
+            full = len(sequence.plain_ids) - left
+            self._plain.release(sequence.plain_ids[:full])
+            del sequence.plain_ids[:full]
 
     def commit(self, sequence: SequenceState) -> None:
         """Put the whole computed pages into the tree, so that others find them."""
@@ -187,6 +227,9 @@ class Memory:
             if hint is None or not hint.last_use:
                 self._keep_rest(sequence)
         self.cache.pool.release(sequence.page_ids[sequence.num_tree_pages :])
+        if self._plain is not None:
+            self._plain.release(sequence.plain_ids)
+            sequence.plain_ids = []
         pause = self._pace.pause(self.cache.clock, hint.tool_seconds) if hint else 0
         self.cache.unlock(sequence.node, hint, pause)
         sequence.node = None
@@ -204,11 +247,24 @@ class Memory:
             node = node.parent
         return sequence.num_computed - shared
 
-    def evictions(self) -> dict[str, float]:
-        """Pages that had to go; those called done with, and those that a program is to come back
-        to, among them."""
-        cache = self.cache
-        return {
+    def counts(self) -> dict[str, float]:
+        """Pages and where they are; those that had to go, and among them those called done with,
+        and those that a program is to come back to; plain ones, where there are any."""
+        cache, pool, plain = self.cache, self.cache.pool, self._plain
+        counts: dict[str, float] = (
+            {}
+            if plain is None
+            else {
+                "plain_pages": plain.num_pages,
+                "held_plain_pages": plain.num_held,
+            }
+        )
+        return counts | {
+            "total_pages": pool.num_pages,
+            "free_pages": pool.num_free,
+            "held_pages": pool.num_held,
+            "tree_pages": pool.num_tree,
+            "protected_pages": cache.num_protected,
             "evicted_pages": cache.num_evicted,
             "evicted_dead_pages": cache.num_evicted_dead,
             "evicted_due_pages": cache.num_evicted_due,
@@ -217,6 +273,7 @@ class Memory:
     def check(self, running: Sequence[SequenceState]) -> None:
         """Raises AssertionError unless every held page has one owner and every lock a holder."""
         held: set[int] = set()
+        plain: list[int] = []
         locks: dict[str, int] = {}
         for sequence in running:
             node = sequence.node
@@ -228,10 +285,16 @@ class Memory:
             path = self.cache.at_depth(node, node.end)
             assert path.page_ids == sequence.page_ids[: sequence.num_tree_pages]
             assert len(sequence.page_ids) >= self.pages_for(sequence.num_computed)
+            plain += sequence.plain_ids
+            not_full = len(sequence.page_ids) - sequence.num_computed // self.page_size
+            assert self._plain is None or len(sequence.plain_ids) == not_full
             locks[node.namespace] = locks.get(node.namespace, 0) + 1
         for node in self._pins:
             locks[node.namespace] = locks.get(node.namespace, 0) + 1
         assert len(held) == self.cache.pool.num_held, "held pages without an owner"
+        if self._plain is not None:
+            self._plain.check()
+            assert len(plain) == len(set(plain)) == self._plain.num_held, "plain pages' owners"
         for root in self.cache.roots():
             assert root.num_locks == locks.get(root.namespace, 0), "a lock without a holder"
         assert self.num_used <= self.limit_pages, "more pages in use than allowed"

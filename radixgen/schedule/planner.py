@@ -279,9 +279,9 @@ class Planner:
     ) -> bool:
         """Start a sequence if budget, rows and pages allow. Its whole prompt must find pages, with
         one to spare for each sequence that runs, so that entering does not lead to preemption."""
-        if step.left <= 0 or len(self.running) >= self.max_running:
-            return False
         memory = self.memory
+        if step.left <= 0 or len(self.running) >= self.max_running or not memory.num_open:
+            return False
         known = memory.pages_for(sequence.num_known)
         if match is None:
             needed = known - sequence.max_match // memory.page_size

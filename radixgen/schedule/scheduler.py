@@ -62,6 +62,7 @@ class Scheduler:
     """Requests in, batches out, results in, events out.
 
     `cache`: the scheduler's alone from now on. `max_context`: tokens a sequence may have.
+    `num_plain_pages`: of those in full precision, where the cache's are of few bits.
     `stop_factory` makes the watcher of a request's stop strings. `clock`: seconds. `check`: verify
     every invariant after each step.
     """
@@ -78,10 +79,11 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         check: bool = False,
+        num_plain_pages: int | None = None,
     ) -> None:
         self.config = config
         self.cache = cache
-        self.memory = Memory(cache, config.max_total_tokens, clock)
+        self.memory = Memory(cache, config.max_total_tokens, clock, num_plain_pages)
         self.vocab_size = vocab_size
         self.max_known = min(max_context, self.memory.limit_pages * cache.page_size)
         self.rules = StopRules(end_token_ids, self.max_known)
@@ -250,19 +252,13 @@ class Scheduler:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start and gauges of now."""
-        pool = self.cache.pool
         return {
             **self._counts,
             **self.planner.counters,
             "running_sequences": len(self.planner.running),
             "waiting_requests": self.num_waiting,
             "open_requests": len(self.requests),
-            "total_pages": pool.num_pages,
-            "free_pages": pool.num_free,
-            "held_pages": pool.num_held,
-            "tree_pages": pool.num_tree,
-            "protected_pages": self.cache.num_protected,
-            **self.memory.evictions(),
+            **self.memory.counts(),
         }
 
     def _give_up_step(self) -> Step | None:
@@ -303,6 +299,7 @@ class Scheduler:
                 row, taken = self._jump(sequence, row, taken)
         elif sequence.num_left == 0:
             taken = Taken(0, FinishReason.LENGTH)
+        self.memory.shed(sequence)
         if prefilled:
             self.memory.commit(sequence)
             self.planner.progressed(sequence)

@@ -132,6 +132,7 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
         next_id=sequence.tokens[end] if follows else None,
         weights=sequence.law.weights() if planned.samples and sequence.law else (),
         lora=request.lora,
+        plain_ids=sequence.plain_ids[: num_pages - start // page_size],
     )
 
 

@@ -64,12 +64,15 @@ class World:
             max_total_tokens=rng.choice([None, self.page_size * self.num_pages]),
             max_preemptions=rng.choice([0, 1, 3]),
         )
+        plain = rng.choice(
+            [None, None, 1, 4, 40]
+        )  # pages in full precision, the others in few bits
         cache = RadixCache(
             PagePool(self.num_pages),
             self.page_size,
             rng.choice(EVICTIONS),
             enabled=rng.random() < 0.9,
-            share_tail_pages=rng.random() < 0.8,
+            share_tail_pages=rng.random() < 0.8 and plain is None,
         )
         self.scheduler = Scheduler(
             config,
@@ -79,6 +82,7 @@ class World:
             clock=self.clock,
             rng=rng,
             check=True,
+            num_plain_pages=plain,
         )
         self.scheduler.planner.min_shared_tokens = rng.choice([1, 8, 32])
         self.model = HashModel(self.page_size, VOCAB)
