@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixgen.kernels.attention import paged_attention_reference
+from radixgen.kernels.attention import paged_attention, paged_attention_reference
 from radixgen.kernels.checks import require, shaped
 
 PAGE_SIZE = 32  # tokens, and channels of a value's group
@@ -170,17 +170,63 @@ def kivi_attention_reference(
     precision, [num_plain, num_kv_heads, 32, head_dim]. tables: qo_indptr, kv_indptr, kv_indices,
     kv_last_page_len as `paged_attention` takes them, and plain_indices, int32 like kv_indices:
     where a page lies in full precision, if it is asked for. By torch alone: each run of queries is
-    a sequence of its own over a pool of what all pages mean.
+    a sequence of its own over a pool of what the pages in use mean.
     """
-    num_pages = pages[0].shape[0]
-    pools = (
-        torch.cat((dequantize_keys(pages[0], form.bits), plain[0].float())),
-        torch.cat((dequantize_values(pages[1], form.bits), plain[1].float())),
-    )
-    joined = _tables_of_runs(form, tables, plain_indices, num_pages)
+    pools, joined = _gathered(pages, plain, form, tables, plain_indices)
     return paged_attention_reference(
         q, *pools, *joined, scale=scale, window=window, softcap=softcap
     )
+
+
+def _gathered(
+    pages: tuple[Tensor, Tensor],
+    plain: tuple[Tensor, Tensor],
+    form: KiviForm,
+    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+    plain_indices: Tensor,
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """What the pages in use mean, float32, and each run's tables over them."""
+    num_pages = pages[0].shape[0]
+    queries, used, indices, last = _tables_of_runs(form, tables, plain_indices, num_pages)
+    found, places = torch.unique(indices, return_inverse=True)
+    coarse, fine = found[found < num_pages], found[found >= num_pages] - num_pages
+    pools = (
+        torch.cat((dequantize_keys(pages[0][coarse], form.bits), plain[0][fine].float())),
+        torch.cat((dequantize_values(pages[1][coarse], form.bits), plain[1][fine].float())),
+    )
+    return pools, (queries, used, places.int(), last)
+
+
+def kivi_attention(
+    q: Tensor,
+    pages: tuple[Tensor, Tensor],
+    plain: tuple[Tensor, Tensor],
+    form: KiviForm,
+    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+    plain_indices: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """`kivi_attention_reference` on a CPU, by the C kernel over what the pages in use mean."""
+    pools, joined = _gathered(pages, plain, form, tables, plain_indices)
+    return paged_attention(q, *pools, *joined, scale=scale, window=window, softcap=softcap)
+
+
+def store_pages(
+    k: Tensor,
+    v: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+    bits: int,
+) -> None:
+    """Quantise full pages, of k, v [pages, num_kv_heads, 32, head_dim], sources[i] to targets[i] of
+    k_pages, v_pages [num_pages, num_kv_heads, page bytes], int64 [count]."""
+    if sources.numel():
+        k_pages[targets], v_pages[targets] = quantize_pages(k[sources], v[sources], bits)
 
 
 def _tables_of_runs(

@@ -15,7 +15,7 @@ from radixgen.errors import ConfigError
 from radixgen.types import MAX_ADAPTER_CHARS, WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "int2"]
 ActivationForm = Literal["auto", "int8", "int16", "float32"]
 Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
@@ -45,6 +45,8 @@ class ModelConfig:
     `activations`: what inputs of products with quantised weights are rounded to. float32: the
     product with the dequantised matrix; int16: its answers, faster; int8: fastest; auto: of the
     last two, as model/forms.py chooses for each place. Without C kernels it is float32.
+    `kv_dtype`: of KV pages. int4 and int2 keep whole pages of 32 tokens (or a multiple) in so many
+    bits, and those that running sequences have not filled in full precision (kernels/kivi.py).
     `device`: cpu, cuda or cuda:N. `kernels`: auto is C on a CPU and Triton on a GPU. Triton runs on
     a CPU too where TRITON_INTERPRET=1 was set before the start: slowly, for tests.
     `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the
@@ -81,6 +83,10 @@ class ModelConfig:
             _check_adapter(name, path)
         _check_device(self.device, self.kernels)
         _check_ranks(self)
+
+
+FEW_BITS = {"int4": 4, "int2": 2}  # bits of KV pages that are written as a whole
+FEW_BITS_PAGE = 32  # tokens
 
 
 def _check_device(device: str, kernels: Kernels) -> None:
@@ -174,6 +180,27 @@ class RuntimeConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     check: bool = False
 
+    def __post_init__(self) -> None:
+        if self.model.kv_dtype in FEW_BITS:
+            _check_few_bits(self.model, self.cache)
+
+
+def _check_few_bits(model: ModelConfig, cache: CacheConfig) -> None:
+    named, size = f"kv_dtype={model.kv_dtype!r}", cache.page_size
+    _require(
+        size % FEW_BITS_PAGE == 0,
+        f"page_size={size}: pages of {named} have {FEW_BITS_PAGE} tokens or a multiple; leave "
+        f"page_size out, or set page_size={FEW_BITS_PAGE}",
+    )
+    _require(
+        not cache.share_tail_pages,
+        f"share_tail_pages=True: pages of {named} are shared as a whole; leave it out",
+    )
+    _require(
+        model.tensor_parallel == 1,
+        f"{named} is for a model in one process; leave tensor_parallel={model.tensor_parallel} out",
+    )
+
 
 # The flat name of a setting is its field's name, but for those that need their part to be clear.
 _PARTS: dict[str, type] = {"model": ModelConfig, "cache": CacheConfig, "schedule": ScheduleConfig}
@@ -200,6 +227,8 @@ def from_settings(**settings: Any) -> RuntimeConfig:
             raise ConfigError(unknown_name("setting", name, names))
         part, inner = names[name]
         (nested[part] if part else nested)[inner] = value
+    if nested["model"].get("kv_dtype") in FEW_BITS:
+        nested["cache"] = {"page_size": FEW_BITS_PAGE, "share_tail_pages": False} | nested["cache"]
     try:  # strict types, as for what comes over the wire
         return from_wire(to_json(nested, inf_nan_mode="constants"))
     except PydanticSerializationError as error:

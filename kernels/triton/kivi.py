@@ -85,9 +85,11 @@ def store_kernel(
     BITS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Quantise page sources[i] of k, v [pages, heads, PAGE, HEAD_DIM] to page targets[i]."""
+    """Quantise page sources[i] of k, v [pages, heads, PAGE, HEAD_DIM] to targets[i], if any."""
     head = tl.program_id(1)
     num_heads = tl.num_programs(1)
+    if tl.load(targets + tl.program_id(0)) < 0:
+        return
     source = tl.load(sources + tl.program_id(0)) * num_heads + head
     target = tl.load(targets + tl.program_id(0)) * num_heads + head
     ROW: tl.constexpr = HEAD_DIM * BITS // 8
@@ -249,8 +251,9 @@ def store_pages(
     """Quantise full pages: sources[i] of k, v [pages, num_kv_heads, 32, head_dim], in floats, to
     targets[i] of k_pages, v_pages, uint8 [num_pages, num_kv_heads, page bytes].
 
-    sources, targets: int64 [count], on the device. Raises KernelError for shapes and types that do
-    not agree; that pages lie in range is the caller's affair, who made the numbers.
+    sources, targets: int64 [count], on the device; a target of -1 is none. Raises KernelError for
+    shapes and types that do not agree; that pages lie in range is the caller's affair, who made the
+    numbers.
     """
     check_floats(k=k, v=v)
     check_device(k=k, k_pages=k_pages, v_pages=v_pages, sources=sources, targets=targets)

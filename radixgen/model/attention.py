@@ -4,6 +4,9 @@ rows      |   row 0: 3 tokens  | row 1: 1 |  row 2: 2  |
 tokens    | t t t              | t        | t t        |     flat, no padding
 qo_indptr   0                    3          4            6
 kv_indices  pages of row 0 ... pages of row 1 ... pages of row 2,  bounded by kv_indptr
+
+Where pages are of few bits, tokens go to plain pages, and those that a row fills are stored. Tables
+are then of the kernels' pages of 32 tokens, of which one of the scheduler's has `recent_pages`.
 """
 
 from bisect import bisect_right
@@ -13,12 +16,14 @@ from itertools import chain
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.batch import PageCopy, ScheduledRow
 from radixgen.errors import InvalidRequest
+from radixgen.kernels.kivi import PAGE_SIZE, KiviForm
 from radixgen.model.adapters import AdapterTokens
-from radixgen.model.kv_cache import KVCache
+from radixgen.model.kv_cache import KVCache, KVLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +37,19 @@ class AttentionMetadata:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PlainPages:
+    """Of a step over pages of few bits: where they lie in full precision, and which are stored.
+
+    The page of few bits targets[i] is written from the plain page sources[i], once the keys and
+    values of the step's tokens are in it.
+    """
+
+    indices: Tensor  # int32 [pages in use]: the plain one of each of kv_indices, or -1
+    sources: Tensor  # int64 [pages that are full now]
+    targets: Tensor  # int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepInputs:
     """The tokens of a step, row after row, and those whose hidden states are asked for: outputs.
 
@@ -40,12 +58,14 @@ class StepInputs:
 
     token_ids: Tensor  # int64 [tokens]
     positions: Tensor  # int64 [tokens]
-    slots: Tensor  # int64 [tokens]: page * page_size + offset, where the token's KV goes
+    slots: Tensor  # int64 [tokens]: page * page_size + offset, where the token's KV goes; of few
+    # bits: of its plain page
     attention: AttentionMetadata
     outputs: Tensor | None  # int64 [outputs]: tokens, in order; None: all of them
     output_attention: AttentionMetadata  # with the outputs as its queries
     output_ends: Sequence[int]  # of each row, the end of its outputs among all
     adapters: Sequence[AdapterTokens] = ()  # of which tokens; none of the others
+    plain: PlainPages | None = None
 
 
 def build_inputs(
@@ -55,20 +75,24 @@ def build_inputs(
 
     Raises InvalidRequest, naming the row, for anything that would read or write out of bounds.
     """
-    page_size = cache.layout.page_size
+    form = cache.layout.form
     for row in rows:
-        _check_row(row, page_size, vocab_size, max_context)
+        _check_row(row, cache.layout, vocab_size, max_context)
     whole = _Lists()
     for row in rows:
-        whole.add(row, page_size)
+        whole.add(row, cache.layout.page_size, form)
     _check_ids("token id", whole.token_ids, vocab_size, rows, whole.qo_indptr)
-    _check_ids("page", whole.kv_indices, cache.num_pages, rows, whole.kv_indptr)
+    num_pages = cache.num_pages * (form.recent_pages if form else 1)
+    _check_ids("page", whole.kv_indices, num_pages, rows, whole.kv_indptr)
+    if form is not None:
+        _check_ids("slot", whole.slots, _num_slots(cache), rows, whole.qo_indptr)
     all_drawn = len(whole.outputs) == len(whole.positions)
-    wide = _tensors(np.int64, whole.token_ids, whole.positions, whole.slots, whole.outputs)
+    lists = (whole.token_ids, whole.positions, whole.slots, whole.outputs)
+    wide = _tensors(np.int64, *lists, whole.sources, whole.targets)
     tables = (whole.qo_indptr, whole.kv_indptr, whole.kv_indices, whole.last_page_len)
-    narrow = _tensors(np.int32, *tables, whole.output_indptr)
-    token_ids, positions, slots, outputs = wide
-    qo_indptr, kv_indptr, kv_indices, last, output_indptr = narrow
+    narrow = _tensors(np.int32, *tables, whole.output_indptr, whole.plain_indices)
+    token_ids, positions, slots, outputs, sources, targets = wide
+    qo_indptr, kv_indptr, kv_indices, last, output_indptr, plain_indices = narrow
     return StepInputs(
         token_ids=token_ids,
         positions=positions,
@@ -78,7 +102,14 @@ def build_inputs(
         output_attention=AttentionMetadata(output_indptr, kv_indptr, kv_indices, last),
         output_ends=whole.output_indptr[1:],
         adapters=_adapters(rows, whole) if any(row.lora for row in rows) else (),
+        plain=None if form is None else PlainPages(plain_indices, sources, targets),
     )
+
+
+def _num_slots(cache: KVCache) -> int:
+    """Of all pages that tokens are written to."""
+    num_pages, _, page_size, _ = cache.k_pages[0].shape
+    return num_pages * page_size
 
 
 def _adapters(rows: Sequence[ScheduledRow], whole: "_Lists") -> tuple[AdapterTokens, ...]:
@@ -108,24 +139,52 @@ class _Lists:
         self.qo_indptr = [0]
         self.kv_indptr = [0]
         self.output_indptr = [0]
+        self.plain_indices: list[int] = []
+        self.sources: list[int] = []
+        self.targets: list[int] = []
 
-    def add(self, row: ScheduledRow, page_size: int) -> None:
+    def add(self, row: ScheduledRow, page_size: int, form: KiviForm | None) -> None:
         start, length = row.start, len(row.token_ids)
         end = start + length
-        num_pages = -(-end // page_size)
+        first_page, num_pages = start // page_size, -(-end // page_size)
         self.token_ids += row.token_ids
         self.positions += range(start, end)
-        for index in range(start // page_size, num_pages):
+        written = row.plain_ids if form else row.page_ids[first_page:num_pages]
+        for index, page in enumerate(written[: num_pages - first_page], start=first_page):
             first = index * page_size
-            shift = row.page_ids[index] * page_size - first
+            shift = page * page_size - first
             self.slots += range(max(start, first) + shift, min(end, first + page_size) + shift)
-        # Cut to what the row covers: the scheduler may have reserved further pages.
-        self.kv_indices += row.page_ids[:num_pages]
-        self.last_page_len.append((end - 1) % page_size + 1)
+        if form is None:
+            # Cut to what the row covers: the scheduler may have reserved further pages.
+            self.kv_indices += row.page_ids[:num_pages]
+            self.last_page_len.append((end - 1) % page_size + 1)
+        else:
+            self._add_few(row, end, form)
         self.kv_indptr.append(len(self.kv_indices))
         self.qo_indptr.append(len(self.positions))
         self.outputs += range(len(self.positions) - count_outputs(row), len(self.positions))
         self.output_indptr.append(len(self.outputs))
+
+    def _add_few(self, row: ScheduledRow, end: int, form: KiviForm) -> None:
+        """The pages of a row up to `end`, of 32 tokens each; those of runs that it fills are
+        stored."""
+        used = -(-end // PAGE_SIZE)
+        first = row.start // form.run * form.recent_pages
+        full = end // form.run * form.recent_pages
+        pages = _parts(row.page_ids, form.recent_pages)[:used]
+        plain = _parts(row.plain_ids, form.recent_pages)[: used - first]
+        self.kv_indices += pages
+        self.plain_indices += [-1] * first + plain
+        self.sources += plain[: full - first]
+        self.targets += pages[first:full]
+        self.last_page_len.append((end - 1) % PAGE_SIZE + 1)
+
+
+def _parts(page_ids: Sequence[int], run: int) -> list[int]:
+    """The pages of 32 tokens that pages have `run` of."""
+    if run == 1:
+        return list(page_ids)
+    return [page * run + part for page in page_ids for part in range(run)]
 
 
 def _tensors(dtype: type[np.generic], *lists: list[int]) -> tuple[Tensor, ...]:
@@ -150,8 +209,9 @@ def count_given(row: ScheduledRow) -> int:
     return max(0, end - max(row.logprobs_from, row.start + 1))
 
 
-def _check_row(row: ScheduledRow, page_size: int, vocab_size: int, max_context: int) -> None:
-    end = row.start + len(row.token_ids)
+def _check_row(row: ScheduledRow, layout: KVLayout, vocab_size: int, max_context: int) -> None:
+    end, page_size = row.start + len(row.token_ids), layout.page_size
+    begun = row.start // page_size * page_size
     if not row.token_ids or row.start < 0:
         problem = f"{len(row.token_ids)} tokens from position {row.start}"
     elif not 0 <= row.num_drafts < len(row.token_ids) or (row.num_drafts and not row.sample):
@@ -160,6 +220,8 @@ def _check_row(row: ScheduledRow, page_size: int, vocab_size: int, max_context: 
         problem = f"a last token at {end - 1}, but the context is {max_context} tokens"
     elif len(row.page_ids) * page_size < end:
         problem = f"{len(row.page_ids)} pages, which do not cover {end} tokens"
+    elif layout.form and begun + len(row.plain_ids) * page_size < end:
+        problem = f"{len(row.plain_ids)} plain pages, which do not cover {begun} to {end}"
     elif row.next_id is not None and not 0 <= row.next_id < vocab_size:
         problem = f"token id {row.next_id}, not between 0 and {vocab_size - 1}"
     else:
@@ -181,5 +243,17 @@ def _check_ids(
 def copy_pages(copies: Sequence[PageCopy], cache: KVCache) -> None:
     """Do a step's page copies, before its forward pass."""
     if copies:
-        columns = np.array([(c.source, c.target, c.num_tokens) for c in copies], dtype=np.int64)
-        cache.copy(*(torch.from_numpy(column.copy()) for column in columns.T))
+        cache.copy(*(torch.from_numpy(column) for column in copy_columns(copies, cache.layout)))
+
+
+def copy_columns(copies: Sequence[PageCopy], layout: KVLayout) -> list[NDArray[np.int64]]:
+    """Sources, targets and numbers of tokens, of the pages that tokens are written to."""
+    numbers = [(c.source, c.target, c.num_tokens) for c in copies]
+    if layout.form is not None:
+        run = layout.form.recent_pages
+        numbers = [
+            (source * run + part, target * run + part, min(count - part * PAGE_SIZE, PAGE_SIZE))
+            for source, target, count in numbers
+            for part in range(-(-count // PAGE_SIZE))
+        ]
+    return [column.copy() for column in np.array(numbers, dtype=np.int64).T]

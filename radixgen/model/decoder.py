@@ -16,17 +16,18 @@ from torch import Tensor
 from radixgen.batch import PageCopy
 from radixgen.kernels.activation import silu_mul
 from radixgen.kernels.attention import paged_attention
+from radixgen.kernels.kivi import kivi_attention, store_pages
 from radixgen.kernels.kv_write import write_kv
 from radixgen.kernels.library import library
 from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
 from radixgen.model.adapters import Adapter, adapt
-from radixgen.model.attention import AttentionMetadata, StepInputs, copy_pages
+from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs, copy_pages
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
-from radixgen.model.kv_cache import KVCache, KVLayout
+from radixgen.model.kv_cache import MAX_PLAIN, KVCache, KVLayout, form_of
 from radixgen.model.layers import Projection, embed
 from radixgen.model.peers import Peers
 from radixgen.model.rope import rope_table
@@ -99,10 +100,21 @@ class Decoder:
         self._launched: TritonForward | None = None
         self._tiled: LaunchWeights | None = None
 
-    def kv_layout(self, page_size: int, dtype: torch.dtype | None = None) -> KVLayout:
-        """The form of this model's KV pages; `dtype` None is the compute dtype."""
+    def kv_layout(
+        self,
+        page_size: int,
+        dtype: torch.dtype | None = None,
+        bits: int | None = None,
+        max_plain: int = MAX_PLAIN,
+    ) -> KVLayout:
+        """The form of this model's KV pages; `dtype` None is the compute dtype.
+
+        `bits`: pages are of so few, and `dtype` is that of at most `max_plain` plain ones.
+        """
         c = self.config
-        return KVLayout(c.num_layers, c.num_kv_heads, c.head_dim, page_size, dtype or self.dtype)
+        sizes = c.num_layers, c.num_kv_heads, c.head_dim, page_size
+        form = None if bits is None else form_of(bits, page_size)
+        return KVLayout(*sizes, dtype or self.dtype, form, max_plain)
 
     def forward(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """Write the KV of every token and return the normed hidden states [outputs, hidden]."""
@@ -136,12 +148,13 @@ class Decoder:
                 attention, outputs = inputs.output_attention, inputs.outputs
             q, k, v = self._project(layer, self._map(layer.qkv, x, i, "qkv", chosen), cos, sin)
             write_kv(k, v, cache.k_pages[i], cache.v_pages[i], inputs.slots)
+            self._store(i, cache, inputs)
             if outputs is not None:
                 q, residual = q[outputs], residual[outputs]
                 chosen = [(self.adapters[each.name], each.outputs) for each in inputs.adapters]
             if not len(q):
                 return residual
-            attended = self._attend(layer, q, cache.k_pages[i], cache.v_pages[i], attention)
+            attended = self._attend(layer, i, q, cache, attention, inputs.plain)
             mixed = self._map(layer.output, attended, i, "output", chosen)
             x, residual = self._add_norm(mixed, residual, layer.ffn_norm)
             gated = silu_mul(self._map(layer.gate_up, x, i, "gate_up", chosen))
@@ -226,20 +239,35 @@ class Decoder:
         q, k = apply_rope(q, k, cos, sin)
         return q, k, v
 
+    def _store(self, index: int, cache: KVCache, inputs: StepInputs) -> None:
+        """Write what is full now in few bits."""
+        form, plain = cache.layout.form, inputs.plain
+        if form is not None and plain is not None:
+            pages = cache.k_pages, cache.v_pages, cache.k_codes, cache.v_codes
+            tensors = [each[index] for each in pages]
+            k, v, k_codes, v_codes = tensors
+            store_pages(k, v, k_codes, v_codes, plain.sources, plain.targets, form.bits)
+
     def _attend(
-        self, layer: Layer, q: Tensor, k_pages: Tensor, v_pages: Tensor, meta: AttentionMetadata
+        self,
+        layer: Layer,
+        index: int,
+        q: Tensor,
+        cache: KVCache,
+        meta: AttentionMetadata,
+        plain: PlainPages | None,
     ) -> Tensor:
-        mixed = paged_attention(
-            q,
-            k_pages,
-            v_pages,
-            meta.qo_indptr,
-            meta.kv_indptr,
-            meta.kv_indices,
-            meta.kv_last_page_len,
-            scale=self._scale,
-            window=layer.window,
-        )
+        pages = cache.k_pages[index], cache.v_pages[index]
+        tables = meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len
+        form, scale, window = cache.layout.form, self._scale, layer.window
+        if form is None or plain is None:
+            mixed = paged_attention(q, *pages, *tables, scale=scale, window=window)
+        else:
+            codes = cache.k_codes[index], cache.v_codes[index]
+            indices = plain.indices
+            mixed = kivi_attention(
+                q, codes, pages, form, tables, indices, scale=scale, window=window
+            )
         return mixed.view(len(q), -1)
 
     def _add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -145,17 +145,30 @@ def describe(device: torch.device) -> str:
 # ---- what the kernels take of a model ----
 
 
-def check_forms(head_dim: int, page_size: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
-    """Raises ModelError for a model that Triton's kernels do not take, ConfigError for settings."""
+def check_forms(
+    head_dim: int,
+    page_size: int,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    bits: int | None = None,
+) -> None:
+    """Raises ModelError for a model that Triton's kernels do not take, ConfigError for settings.
+
+    `bits`: of pages of few bits, whose size is theirs to check.
+    """
+    from radixgen.kernels.triton import kivi
     from radixgen.kernels.triton.attention import HEAD_SIZES, PAGE_SIZES
 
-    if head_dim not in HEAD_SIZES:
-        sizes = ", ".join(map(str, HEAD_SIZES))
+    taken = kivi.HEAD_SIZES if bits else HEAD_SIZES
+    if head_dim not in taken:
+        sizes = ", ".join(map(str, taken))
+        with_bits = f" for kv_dtype='int{bits}'" if bits else ""
+        way_out = "leave kv_dtype out" if bits else "run it with device='cpu'"
         raise ModelError(
-            f"this model's heads have {head_dim} dimensions; the GPU's kernels take {sizes}; "
-            "run it with device='cpu'"
+            f"this model's heads have {head_dim} dimensions; the GPU's kernels take {sizes}"
+            f"{with_bits}; {way_out}"
         )
-    if page_size not in PAGE_SIZES:
+    if page_size not in PAGE_SIZES and not bits:
         sizes = ", ".join(map(str, PAGE_SIZES))
         raise ConfigError(f"page_size={page_size}: on a GPU it is one of {sizes}")
     if kv_dtype not in (dtype, torch.int8):

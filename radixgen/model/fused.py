@@ -164,7 +164,7 @@ def fits(decoder: "Decoder", cache: KVCache) -> bool:
 
     The ranks of a split model meet between operations, so their forward pass is no one program.
     """
-    if decoder.peers is not None:
+    if decoder.peers is not None or cache.k_codes:
         return False
     c = decoder.config
     q = torch.empty((0, c.num_heads, c.head_dim), dtype=decoder.dtype)

@@ -2,10 +2,11 @@
 
 import torch
 
-from radixgen.config import CacheConfig, KVDtype, ModelConfig, ScheduleConfig
-from radixgen.errors import ConfigError
+from radixgen.config import FEW_BITS, CacheConfig, KVDtype, ModelConfig, ScheduleConfig
+from radixgen.errors import ConfigError, ModelError
 from radixgen.kernels import library
 from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.kivi import PAGE_SIZE
 from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig
@@ -13,7 +14,14 @@ from radixgen.model.decoder import Decoder
 from radixgen.model.device import check_forms, place
 from radixgen.model.forms import choose_forms
 from radixgen.model.hub import ModelFiles, resolve
-from radixgen.model.kv_cache import KVCache, KVLayout, available_bytes, choose_num_pages
+from radixgen.model.kv_cache import (
+    KVCache,
+    KVLayout,
+    available_bytes,
+    choose_num_pages,
+    form_of,
+    max_plain,
+)
 from radixgen.model.memory import (
     DeviceMemory,
     GpuMemory,
@@ -44,24 +52,34 @@ def load_runner(
     adapters) that cannot be used and ConfigError for settings that do not fit the model or the
     machine. `schedule`: by whose largest step a GPU's memory is shared, its steps warmed up.
     """
-    decoder, layout = load_decoder(model, cache, files or resolve(model.model, model.revision))
+    schedule = schedule or ScheduleConfig()
+    files = files or resolve(model.model, model.revision)
+    decoder, layout = load_decoder(model, cache, files, schedule=schedule)
     if decoder.device.type == "cpu":
         num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
         return _runner(decoder, layout, num_pages)
     memory = GpuMemory(decoder.device)
-    num_pages = pages_beside(decoder, layout, cache, schedule or ScheduleConfig(), memory)
+    num_pages = pages_beside(decoder, layout, cache, schedule, memory)
     runner = _runner(decoder, layout, num_pages)
-    runner.warm_up((schedule or ScheduleConfig()).max_running)
+    runner.warm_up(schedule.max_running)
     return runner
 
 
 def load_decoder(
-    model: ModelConfig, cache: CacheConfig, files: ModelFiles, split: Split | None = None
+    model: ModelConfig,
+    cache: CacheConfig,
+    files: ModelFiles,
+    split: Split | None = None,
+    schedule: ScheduleConfig | None = None,
 ) -> tuple[Decoder, KVLayout]:
     """The model and what its pages are like, without any.
 
-    `split`: a rank's part of it, which has not joined its peers yet. Errors as `load_runner`.
+    `split`: a rank's part of it, which has not joined its peers yet. `schedule`: what runs at once.
+    Errors as `load_runner`.
     """
+    bits = FEW_BITS.get(model.kv_dtype)
+    if bits is not None:
+        form_of(bits, cache.page_size)  # refused before anything is loaded
     placement = place(model, 0 if split is None else split.rank)
     dtype = _torch_dtype(model.dtype, placement.default_dtype)
     on_triton = placement.kernels == "triton"
@@ -73,7 +91,12 @@ def load_decoder(
     rounds = is_packed and not on_triton and model.activations != "float32"
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
     if on_triton:
-        check_forms(config.head_dim, cache.page_size, dtype, kv_dtype)
+        check_forms(config.head_dim, cache.page_size, dtype, kv_dtype, bits)
+    elif bits and config.head_dim % PAGE_SIZE:
+        raise ModelError(
+            f"this model's heads have {config.head_dim} dimensions; kv_dtype={model.kv_dtype!r} "
+            f"takes multiples of {PAGE_SIZE}: leave kv_dtype out, or take int8"
+        )
     tensors = dict(loaded.weights)
     if placement.device.type == "cuda":
         check_weights_fit(weight_bytes(tensors, dtype), dtype, GpuMemory(placement.device))
@@ -90,7 +113,8 @@ def load_decoder(
     decoder = Decoder(
         config, weights, dtype, max_context, adapters, placement.kernels, peers, recorder=recorder
     )
-    return decoder, decoder.kv_layout(cache.page_size, kv_dtype)
+    most = max_plain(schedule or ScheduleConfig(), cache.page_size)
+    return decoder, decoder.kv_layout(cache.page_size, kv_dtype, bits, most)
 
 
 def _runner(decoder: Decoder, layout: KVLayout, num_pages: int) -> ModelRunner:
@@ -130,13 +154,14 @@ def choose_kv_dtype(
     Where products round their inputs anyway, auto is float16 in the place of float32: half the
     memory, for a thousandth of what that rounding moves answers. bfloat16 turns a choice between
     two near tokens now and then, so that it is asked for (both: benchmarks/perplexity.py).
+    Of int4 and int2 it is what plain pages hold, as by auto.
     """
     narrow = rounds_inputs and dtype == torch.float32
     return _torch_dtype(setting, torch.float16 if narrow else dtype)
 
 
 def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:
-    if name == "auto":
+    if name == "auto" or name in FEW_BITS:
         return default
     return {
         "float32": torch.float32,

@@ -97,7 +97,7 @@ def largest_steps(
 ) -> list[ScheduledBatch]:
     """The steps that need most: the last part of a prompt that fills the context, and decodes.
 
-    All of one page, page 0: what is read and written there does not matter.
+    All of one page, page 0, and one plain one: what is read and written there does not matter.
     """
     tokens = min(schedule.max_step_tokens, max_context)
     prompt = _row(0, max_context - tokens, tokens, page_size)
@@ -109,7 +109,8 @@ def largest_steps(
 def _row(number: int, start: int, length: int, page_size: int) -> ScheduledRow:
     pages = [0] * -(-(start + length) // page_size)
     sampling = SamplingParams(temperature=1.0, logprobs=1)  # takes more room than a choice alone
-    return ScheduledRow("", number, [0] * length, start, pages, True, sampling, 0)
+    plain = pages[start // page_size :]
+    return ScheduledRow("", number, [0] * length, start, pages, True, sampling, 0, plain_ids=plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,9 @@ def pages_in(
     schedule: ScheduleConfig,
 ) -> int:
     """cache.num_pages, or as many as there is room for. Raises ConfigError if they do not fit."""
-    fits = share.for_pages // layout.page_bytes
+    fits = layout.pages_in(share.for_pages)
     wanted = cache.num_pages
-    if wanted is not None and wanted * layout.page_bytes <= share.left:
+    if wanted is not None and layout.num_bytes(wanted) <= share.left:
         return wanted
     if wanted is None and fits >= 1:
         return fits

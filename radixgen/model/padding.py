@@ -9,14 +9,17 @@ is bound by reading weights and keys takes no longer for it. Knows numbers of a 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from radixgen.kernels.kivi import PAGE_SIZE
 from radixgen.kernels.triton.attention_items import ITEM_FIELDS, SPLIT_TOKENS, Items
-from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.kernels.triton.kivi_items import KiviItems
+from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs
 
 NOWHERE = -1  # a slot that no key is written to
 
@@ -37,9 +40,10 @@ def pad_rows(inputs: StepInputs, num_tokens: int) -> StepInputs:
 
     A row more is token 0 at position 0, reads the first key of page 0 and writes none: what comes
     of it is to be dropped, and no other row's numbers change.
+    Of few bits, `num_tokens` pages are stored, which is as many as there can be; none of some.
     """
     count = num_tokens - len(inputs.token_ids)
-    if not count:
+    if not count and inputs.plain is None:
         return inputs
     meta = inputs.attention
     padded = AttentionMetadata(
@@ -57,6 +61,17 @@ def pad_rows(inputs: StepInputs, num_tokens: int) -> StepInputs:
         output_attention=padded,
         output_ends=[*inputs.output_ends, *range(len(inputs.token_ids) + 1, num_tokens + 1)],
         adapters=inputs.adapters,
+        plain=None if inputs.plain is None else _pad_plain(inputs.plain, count, num_tokens),
+    )
+
+
+def _pad_plain(plain: PlainPages, count: int, num_stored: int) -> PlainPages:
+    """With the plain page 0 for each row more, and stored pages of which some are none."""
+    more = num_stored - len(plain.targets)
+    return PlainPages(
+        _filled(plain.indices, count, 0),
+        _filled(plain.sources, more, 0),
+        _filled(plain.targets, more, NOWHERE),
     )
 
 
@@ -84,6 +99,17 @@ def pad_items(items: Items, page_size: int) -> Items:
     )
 
 
+def pad_kivi_items(made: KiviItems) -> KiviItems:
+    """`pad_items`, of those over pages of few bits and those over plain ones apart."""
+    items = made.work.items
+    coarse, others = items[: made.num_coarse], items[made.num_coarse :]
+    num_coarse = size_for(len(coarse)) if len(coarse) else 0
+    filled = np.concatenate([coarse, _zeros(num_coarse - len(coarse), ITEM_FIELDS), others])
+    return KiviItems(
+        pad_items(replace(made.work, items=filled), PAGE_SIZE), num_coarse, made.recent
+    )
+
+
 def _zeros(*shape: int) -> NDArray[np.int32]:
     return np.zeros(shape, np.int32)
 
@@ -92,10 +118,12 @@ def _longer(numbers: NDArray[np.int32], size: int) -> NDArray[np.int32]:
     return np.concatenate([numbers, _zeros(size - len(numbers))])
 
 
-def idle_inputs(num_tokens: int) -> StepInputs:
+def idle_inputs(num_tokens: int, few_bits: bool = False) -> StepInputs:
     """A step of nothing but such rows: what is run before the first request."""
     empty, start = torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     none = torch.zeros(0, dtype=torch.int64)
     meta = AttentionMetadata(start, start, empty, empty)
     ends: Sequence[int] = ()
-    return pad_rows(StepInputs(none, none, none, meta, None, meta, ends), num_tokens)
+    plain = PlainPages(empty, none, none) if few_bits else None
+    step = StepInputs(none, none, none, meta, None, meta, ends, plain=plain)
+    return pad_rows(step, num_tokens)

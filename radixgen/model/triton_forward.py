@@ -19,14 +19,23 @@ from torch import Tensor
 from radixgen.batch import PageCopy
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
 from radixgen.kernels.triton.attention_arrays import make_items
-from radixgen.kernels.triton.attention_items import Tables
+from radixgen.kernels.triton.attention_items import Items, Tables
+from radixgen.kernels.triton.kivi import DeviceKiviItems, kivi_attention, store_pages
+from radixgen.kernels.triton.kivi_items import make_kivi_items
 from radixgen.kernels.triton.lora import Segments, lora_, make_segments
 from radixgen.kernels.triton.page_copy import addresses_of, copy_pages
 from radixgen.model import triton_ops as ops
-from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs, copy_columns
 from radixgen.model.forms import Place
 from radixgen.model.kv_cache import KVCache
-from radixgen.model.padding import idle_inputs, pad_items, pad_rows, size_for, sizes_to
+from radixgen.model.padding import (
+    idle_inputs,
+    pad_items,
+    pad_kivi_items,
+    pad_rows,
+    size_for,
+    sizes_to,
+)
 from radixgen.model.recordings import Recorder, Recordings
 from radixgen.model.staging import Staging
 from radixgen.model.triton_weights import LaunchLayer, LaunchWeights, Parts
@@ -44,6 +53,7 @@ MAX_RECORDED = 256
 
 _ITEM_ARRAYS = ("items", "rows", "pages", "positions", "merge_indptr", "merge_slots")
 Numbers = NDArray[np.int32] | NDArray[np.int64]
+Work = DeviceItems | DeviceKiviItems
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +65,13 @@ class HostStep:
     last_apart: bool  # whether the last layer has items of its own
     has_outputs: bool  # whether only some tokens are outputs
     adapts: bool  # whether some tokens are an adapter's
+    num_coarse: Sequence[int] = ()  # of each items, those over pages of few bits, where there are
 
     @property
     def shape(self) -> tuple[object, ...]:
         """Steps of one shape are the same launches on the same places."""
         sizes = tuple(array.shape for array in self.arrays)
-        return sizes, self.last_apart, self.has_outputs, self.adapts
+        return sizes, self.last_apart, self.has_outputs, self.adapts, tuple(self.num_coarse)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +81,12 @@ class DeviceStep:
     token_ids: Tensor  # int64 [tokens]
     positions: Tensor  # int64 [tokens]
     slots: Tensor  # int64 [tokens]
-    work: dict[int | None, DeviceItems]  # by a layer's window
+    work: dict[int | None, Work]  # by a layer's window
     outputs: Tensor | None  # int64 [outputs]; None: every token
-    last_work: DeviceItems
+    last_work: Work
     lora: Segments | None  # the tokens of adapters
     last_lora: Segments | None  # their outputs
+    stored: tuple[Tensor, Tensor] | None  # sources and targets of pages of few bits
 
 
 class TritonForward:
@@ -95,7 +107,7 @@ class TritonForward:
         c = decoder.config
         self._windows = [layer.window for layer in decoder.weights.layers]
         self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
-        self._page_size = cache.layout.page_size
+        self._page_size, self._form = cache.layout.page_size, cache.layout.form
         self._staging, self._copies = Staging(cache.device), Staging(cache.device)
         self._adapters = {name: index for index, name in enumerate(decoder.adapters)}
         self._pages = (*cache.k_pages, *cache.v_pages)
@@ -132,8 +144,7 @@ class TritonForward:
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Do a step's page copies, none of whose targets is a source, before its forward pass."""
         if copies:
-            numbers = np.array([(c.source, c.target, c.num_tokens) for c in copies], np.int64)
-            columns = self._copies.send(list(numbers.T))
+            columns = self._copies.send(copy_columns(copies, self.cache.layout))
             copy_pages(self._pages, self._addresses, *columns)
 
     def warm_up(self, most: int = MAX_RECORDED) -> None:
@@ -143,7 +154,7 @@ class TritonForward:
         """
         for size in sizes_to(min(most, MAX_RECORDED)):
             for _ in range(2):
-                self(idle_inputs(size), want_logits=True)
+                self(idle_inputs(size, few_bits=self._form is not None), want_logits=True)
 
     # ---- numbers ----
 
@@ -155,12 +166,21 @@ class TritonForward:
         windows = list(dict.fromkeys(self._windows[:-1]))
         arrays: list[Numbers] = [t.numpy() for t in (inputs.token_ids, inputs.positions)]
         arrays.append(inputs.slots.numpy())
+        num_coarse: list[int] = []
+
+        def add(meta: AttentionMetadata, window: int | None) -> None:
+            made, coarse = self._items(meta, inputs.plain, window, padded)
+            arrays.extend(made)
+            num_coarse.extend(coarse)
+
         for window in windows:
-            arrays += self._items(inputs.attention, window, padded)
+            add(inputs.attention, window)
         last = self._windows[-1]
         apart = inputs.outputs is not None or last not in windows
         if apart:
-            arrays += self._items(inputs.output_attention, last, padded)
+            add(inputs.output_attention, last)
+        if inputs.plain is not None:
+            arrays += [inputs.plain.sources.numpy(), inputs.plain.targets.numpy()]
         if inputs.outputs is not None:
             arrays.append(inputs.outputs.numpy())
         if inputs.adapters:
@@ -168,7 +188,7 @@ class TritonForward:
             if inputs.outputs is not None:
                 arrays += self._segments(inputs, len(inputs.outputs), padded, outputs=True)
         some, adapts = inputs.outputs is not None, bool(inputs.adapters)
-        return HostStep(arrays, windows, apart, some, adapts)
+        return HostStep(arrays, windows, apart, some, adapts, num_coarse)
 
     def _segments(
         self, inputs: StepInputs, rows: int, padded: bool, outputs: bool
@@ -185,29 +205,37 @@ class TritonForward:
             places = np.concatenate([places, np.zeros(rows - len(places), np.int32)])
         return [segments, places]
 
-    def _items(self, meta: AttentionMetadata, window: int | None, padded: bool) -> list[Numbers]:
+    def _items(
+        self, meta: AttentionMetadata, plain: PlainPages | None, window: int | None, padded: bool
+    ) -> tuple[list[Numbers], list[int]]:
+        """The arrays of items and, where pages are of few bits, how many are over those."""
         tables = Tables(
             meta.qo_indptr.numpy(),
             meta.kv_indptr.numpy(),
             meta.kv_indices.numpy(),
             meta.kv_last_page_len.numpy(),
         )
+        if self._form is not None and plain is not None:
+            indices = plain.indices.numpy()
+            few = make_kivi_items(tables, indices, self._form, self._max_rows, window)
+            few = pad_kivi_items(few) if padded else few
+            return [*_arrays(few.work), few.recent], [few.num_coarse]
         made = make_items(tables, self._page_size, self._max_rows, window)
-        if padded:
-            made = pad_items(made, self._page_size)
-        return [getattr(made, name) for name in _ITEM_ARRAYS]
+        return _arrays(pad_items(made, self._page_size) if padded else made), []
 
     def receive(self, host: HostStep, sent: Sequence[Tensor]) -> DeviceStep:
         """The arrays of `host`, sent, under their names."""
-        left = iter(sent)
+        left, num_coarse = iter(sent), iter(host.num_coarse)
         token_ids, positions, slots = next(left), next(left), next(left)
 
-        def items() -> DeviceItems:
+        def items() -> Work:
             table = next(left).view(-1, 5)
-            return DeviceItems(self._max_rows, table, *(next(left) for _ in _ITEM_ARRAYS[1:]))
+            made = DeviceItems(self._max_rows, table, *(next(left) for _ in _ITEM_ARRAYS[1:]))
+            return DeviceKiviItems(made, next(num_coarse), next(left)) if self._form else made
 
         work = {window: items() for window in host.windows}
         last_work = items() if host.last_apart else work[self._windows[-1]]
+        stored = (next(left), next(left)) if self._form else None
         outputs = next(left) if host.has_outputs else None
         lora = last_lora = None
         if host.adapts:
@@ -215,7 +243,7 @@ class TritonForward:
             if host.has_outputs:
                 last_lora = Segments(next(left).view(-1, 3), next(left))
         columns = token_ids, positions, slots
-        return DeviceStep(*columns, work, outputs, last_work, lora, last_lora)
+        return DeviceStep(*columns, work, outputs, last_work, lora, last_lora, stored)
 
     # ---- launches ----
 
@@ -234,6 +262,7 @@ class TritonForward:
         lora = step.lora
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
             queries = self._queries(layer, i, x, step)
+            self._store(i, step)
             is_last = i == len(w.layers) - 1
             if is_last and step.outputs is not None:  # nothing after it reads the other tokens
                 queries, residual = queries[step.outputs], residual[step.outputs]
@@ -295,11 +324,30 @@ class TritonForward:
             c.rms_norm_eps,
         )
 
-    def _attend(self, layer: LaunchLayer, index: int, queries: Tensor, work: DeviceItems) -> Tensor:
-        scale = self._decoder.config.head_dim**-0.5
+    def _store(self, index: int, step: DeviceStep) -> None:
+        """Pages that are full now, in few bits."""
+        if self._form is not None and step.stored is not None:
+            cache = self.cache
+            plain = cache.k_pages[index], cache.v_pages[index]
+            codes = cache.k_codes[index], cache.v_codes[index]
+            store_pages(*plain, *codes, *step.stored, self._form.bits)
+
+    def _attend(self, layer: LaunchLayer, index: int, queries: Tensor, work: Work) -> Tensor:
+        scale, window = self._decoder.config.head_dim**-0.5, layer.own.window
         pages = self.cache.k_pages[index], self.cache.v_pages[index]
-        mixed = paged_attention(queries, *pages, work, scale=scale, window=layer.own.window)
+        if isinstance(work, DeviceItems):
+            mixed = paged_attention(queries, *pages, work, scale=scale, window=window)
+        else:
+            assert self._form is not None
+            codes = self.cache.k_codes[index], self.cache.v_codes[index]
+            mixed = kivi_attention(
+                queries, codes, pages, self._form, work, scale=scale, window=window
+            )
         return mixed.view(len(queries), -1)
+
+
+def _arrays(items: Items) -> list[Numbers]:
+    return [getattr(items, name) for name in _ITEM_ARRAYS]
 
 
 def _is_small(inputs: StepInputs) -> bool:

@@ -91,6 +91,7 @@ def build_engine(
         end_token_ids=runner.decoder.config.eos_ids,
         stop_factory=stop_factory(tokenizer),
         check=config.check,
+        num_plain_pages=runner.cache.num_plain,
     )
     return Built(
         engine=Engine(
@@ -121,7 +122,10 @@ def settle() -> None:
 
 def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
     """Types of hidden states and KV pages, and of what meets packed weights where."""
-    kept = f"{_name(runner.decoder.dtype)}, KV {_name(runner.cache.layout.dtype)}"
+    layout = runner.cache.layout
+    kept = f"{_name(runner.decoder.dtype)}, KV {_name(layout.dtype)}"
+    if layout.form is not None:
+        kept += f", full pages int{layout.form.bits}"
     if config.model.tensor_parallel > 1:
         kept += f"; {config.model.tensor_parallel} ranks, {config.model.tensor_split} split"
     if runner.decoder.kernels == "triton":

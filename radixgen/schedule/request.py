@@ -236,7 +236,7 @@ class SequenceState:
     num_tree_pages: int = 0  # the first of page_ids, owned by the tree and locked through `node`
     node: Node | None = None
     plain_ids: list[int] = field(default_factory=list)
-    """Where pages are of few bits: of the last of page_ids, those not full yet, their plain ones."""
+    """Where pages are of few bits: the plain ones of the last of page_ids, which are not full."""
 
     # the queue's
     num_preemptions: int = 0
