@@ -212,17 +212,18 @@ TINY: dict[str, Any] = {
 
 
 def test_launches_and_recorded_ones_give_the_numbers_of_c() -> None:
-    found, caches = [], []
+    found, caches, decoders = [], [], []
     both: tuple[Literal["c", "triton"], ...] = ("c", "triton")
     for kernels in both:
         decoder = tiny_decoder(2, kernels=kernels, **TINY)
+        decoders.append(decoder)
         decoder.recorder = Repeater() if kernels == "triton" else None
         caches.append(cache_for(decoder, 4, PAGE_SIZE, 9))
         caches[-1].k_pages[0][0], caches[-1].v_pages[0][0] = 0, 0  # what pads a step reads them
         if kernels == "triton":
             decoder.launched_over(caches[-1]).warm_up(1)
         found.append(run_steps(decoder, caches[-1]))
-    recordings = decoder.launched_over(caches[-1]).recordings
+    recordings = decoders[-1].launched_over(caches[-1]).recordings
     assert recordings is not None
     assert recordings.num_repeated == 2  # one that is idle, and the second decode of two
     for ours, theirs in zip(*found, strict=True):
