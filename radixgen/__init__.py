@@ -20,6 +20,7 @@ from radixgen.errors import (
     PromptTooLong,
     RadixgenError,
     RequestAborted,
+    RuntimeDraining,
     RuntimeUnavailable,
     UnsupportedModel,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "RadixgenError",
     "RequestAborted",
     "Runtime",
+    "RuntimeDraining",
     "RuntimeEndpoint",
     "RuntimeUnavailable",
     "SamplingParams",

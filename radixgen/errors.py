@@ -10,7 +10,8 @@
     │   └── UnsupportedModel            an architecture, quantisation or option we do not run
     ├── ConfigError(ValueError)         a setting or environment variable
     ├── KernelError(ValueError)         an operation was given tensors it does not take
-    ├── RuntimeUnavailable              the runtime process did not start, has died or is draining
+    ├── RuntimeUnavailable              the runtime process did not start or has died
+    │   └── RuntimeDraining             it finishes what is open, and has not begun this request
     ├── Overloaded                      the queue is full; `retry_after` in seconds
     └── RequestAborted                  the request was cancelled by its caller
 
@@ -103,6 +104,12 @@ class RuntimeUnavailable(RadixgenError):
     code = "runtime_unavailable"
 
 
+class RuntimeDraining(RuntimeUnavailable):
+    """The runtime is shutting down and has not begun the request: another may be asked."""
+
+    code = "runtime_draining"
+
+
 class Overloaded(RadixgenError):
     """The queue is full. `retry_after` is a hint in seconds."""
 
@@ -132,6 +139,7 @@ _BY_CODE: dict[str, type[RadixgenError]] = {
         ConfigError,
         KernelError,
         RuntimeUnavailable,
+        RuntimeDraining,
         Overloaded,
         RequestAborted,
     )

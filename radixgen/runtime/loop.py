@@ -18,7 +18,7 @@ from typing import Protocol
 
 import zmq
 
-from radixgen.errors import InvalidRequest, RadixgenError, RuntimeUnavailable
+from radixgen.errors import InvalidRequest, RadixgenError, RuntimeDraining
 from radixgen.messages import (
     MAX_IDS_BYTES,
     AbortRequest,
@@ -189,7 +189,7 @@ class Loop:
         client = self._clients[number]
         if isinstance(message, GenerateRequest | ScoreRequest):
             if self._draining:
-                raise RuntimeUnavailable("the runtime is shutting down and takes no new requests")
+                raise RuntimeDraining("the runtime is shutting down and takes no new requests")
             client.open.add(message.rid)
             name, who = scoped(number, message.rid), message.client or str(number)
             self._deliver(self.engine.add(replace(message, rid=name, client=who), ids))

@@ -88,13 +88,13 @@ class Jobs:
         return await self._whole(job, scores)
 
     async def _whole(self, job: Job, work: Callable[[EngineClient, Job], Awaitable[T]]) -> T:
-        """What `work` gives; once more for a runtime that was dead before it heard of the job."""
+        """What `work` gives; once more if the runtime is gone, or going, and has not begun it."""
         async with self._admitted(job) as client:
             num_heard = client.connection.num_heard
             try:
                 return await work(client, job)
-            except RuntimeUnavailable:
-                other = await self._supervisor.replacement(client, num_heard)
+            except RuntimeUnavailable as error:
+                other = await self._supervisor.replacement(client, num_heard, error)
                 if other is None:
                     raise
             return await work(other, job)
@@ -122,14 +122,17 @@ class Jobs:
     async def stream(self, job: Job) -> AsyncGenerator[Piece]:
         """Pieces of all prompts as they come; `piece.prompt` says whose."""
         async with self._admitted(job) as client:
-            num_heard = client.connection.num_heard
+            num_heard, is_begun = client.connection.num_heard, False
             try:
                 async with contextlib.aclosing(self._pieces(client, job)) as pieces:
                     async for piece in pieces:
+                        is_begun = True
                         yield piece
                 return
-            except RuntimeUnavailable:
-                other = await self._supervisor.replacement(client, num_heard)
+            except RuntimeUnavailable as error:
+                if is_begun:
+                    raise
+                other = await self._supervisor.replacement(client, num_heard, error)
                 if other is None:
                     raise
             async with contextlib.aclosing(self._pieces(other, job)) as pieces:

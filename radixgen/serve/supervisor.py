@@ -4,7 +4,8 @@ Knows a client and how to get a new one; no processes, no HTTP.
 
     starting ─▶ serving ─▶ restarting ─▶ serving …      draining, from any of them, is the end
 
-What was open when the runtime died fails. What comes while it is restarted waits for it.
+What was open when the runtime died fails. What comes while it is restarted waits for it, and so
+does what comes while the runtime by itself finishes what is open, as one does that gets SIGTERM.
 """
 
 import asyncio
@@ -15,7 +16,13 @@ from collections.abc import AsyncGenerator
 from typing import Literal, Protocol
 
 from radixgen.client import EngineClient
-from radixgen.errors import InvalidRequest, Overloaded, RadixgenError, RuntimeUnavailable
+from radixgen.errors import (
+    InvalidRequest,
+    Overloaded,
+    RadixgenError,
+    RuntimeDraining,
+    RuntimeUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +84,16 @@ class Supervisor:
     def state(self) -> Literal["serving", "restarting", "draining"]:
         if self.draining:
             return "draining"
-        is_leaving = self.stats.get("draining", 0) > 0  # the runtime was told to end
-        return "serving" if self._living is not None and not is_leaving else "restarting"
+        return "serving" if self._living is not None else "restarting"
 
     @property
     def _living(self) -> EngineClient | None:
-        """The client, unless it has lost its runtime: that is known at once, and acted on next."""
-        client = self._client
-        return client if client is not None and not client.connection.is_lost else None
+        """The client, unless its runtime was told to end, or is lost: that is known at once, and
+        acted on next."""
+        client, is_leaving = self._client, self.stats.get("draining", 0) > 0
+        if client is None or client.connection.is_lost or is_leaving:
+            return None
+        return client
 
     @property
     def healthy(self) -> bool:
@@ -127,12 +136,17 @@ class Supervisor:
             if not self.num_open:
                 self._idle.set()
 
-    async def replacement(self, client: EngineClient, num_heard: int) -> EngineClient | None:
-        """The next client, for a request that `client` sent to a runtime that may have been dead
-        already: it has not said a word since `num_heard`. None for any other: it may be the
-        request that kills runtimes."""
-        if self.draining or client.connection.num_heard != num_heard:
+    async def replacement(
+        self, client: EngineClient, num_heard: int, error: RuntimeUnavailable
+    ) -> EngineClient | None:
+        """The next client, for a request that `client` sent to a runtime that refused it to come
+        to its end, or that may have been dead already: it has not said a word since `num_heard`.
+        None for any other: it may be the request that kills runtimes."""
+        is_refused = isinstance(error, RuntimeDraining)
+        if self.draining or (client.connection.num_heard != num_heard and not is_refused):
             return None
+        if is_refused and client is self._client:
+            self.stats = self.stats | {"draining": 1}  # known before the next heartbeat
         return await self._live()
 
     async def _live(self) -> EngineClient:

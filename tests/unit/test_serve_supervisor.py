@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from radixgen.errors import InvalidRequest, Overloaded, RuntimeUnavailable
+from radixgen.errors import InvalidRequest, Overloaded, RuntimeDraining, RuntimeUnavailable
 from radixgen.serve import supervisor
 from radixgen.serve.supervisor import Supervisor
+
+GONE = RuntimeUnavailable("gone")
 
 
 class Client:
@@ -126,12 +128,13 @@ def test_only_what_a_dead_runtime_never_heard_is_sent_again() -> None:
             first: Any = kept.client
             num_heard = first.connection.num_heard
             first.die()
-            assert await kept.replacement(first, num_heard) is launcher.started[1]
-            assert await kept.replacement(first, num_heard) is launcher.started[1]  # who is late
+            for _ in range(2):  # the second is late
+                assert await kept.replacement(first, num_heard, GONE) is launcher.started[1]
             first.connection.num_heard += 1  # it lived when the request was there
-            assert await kept.replacement(first, num_heard) is None
+            assert await kept.replacement(first, num_heard, GONE) is None
             kept.draining = True
-            assert await kept.replacement(kept.known, 0) is None
+            assert await kept.replacement(kept.known, 0, GONE) is None
+            assert await kept.replacement(kept.known, 0, RuntimeDraining("")) is None
 
     run(work())
 
@@ -149,6 +152,27 @@ def test_more_prompts_than_there_is_ever_room_for_are_no_overload() -> None:
                 with pytest.raises(Overloaded):
                     async with kept.admit(2):
                         pass
+            assert kept.num_open == 0
+
+    run(work())
+
+
+def test_what_a_runtime_refuses_to_come_to_its_end_waits_for_the_next() -> None:
+    async def work() -> None:
+        async with running() as (kept, launcher):
+            first: Any = kept.client
+            num_heard = first.connection.num_heard
+            first.draining = 1.0
+            first.connection.num_heard += 1  # the refusal itself
+            refused = kept.replacement(first, num_heard, RuntimeDraining("no"))
+            waiting = [asyncio.create_task(refused), asyncio.create_task(admitted(kept))]
+            while states(kept) != ("restarting", False):
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            launcher.allowed.set()
+            first.die()
+            kept.report_loss()
+            assert await asyncio.gather(*waiting) == [launcher.started[1]] * 2
             assert kept.num_open == 0
 
     run(work())
