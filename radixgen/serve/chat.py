@@ -35,6 +35,7 @@ from radixgen.serve.tool_calls import (
     Reader,
     Said,
     ToolCallParser,
+    cut_of,
     parsed,
     reader_of,
     sampling_of_calls,
@@ -155,8 +156,7 @@ class _Answer:
         thoughts, text = split.push(choice)
         message |= told_thoughts(thoughts) if split.tells_apart else {}
         text += self._kept_stop(choice)
-        is_cut = choice.finish_reason is FinishReason.STOP
-        items = parsed(text, self._reader, is_cut=is_cut) if self._reader else [Said(text)]
+        items = parsed(text, self._reader, cut_of(choice)) if self._reader else [Said(text)]
         for item in items:
             if isinstance(item, Said):
                 message["content"] = (message["content"] or "") + item.text
@@ -248,8 +248,7 @@ class _Answer:
             return
         events = state.parser.push(text)
         if piece.finish_reason is not None:
-            is_cut = piece.finish_reason is FinishReason.STOP
-            events += state.parser.finish(is_cut=is_cut)
+            events += state.parser.finish(cut_of(piece))
         for item in events:
             delta = self._delta(item, piece.index, state)
             if delta is not None:

@@ -34,6 +34,7 @@ from radixgen.serve.tool_calls import (
     Event,
     Reader,
     Said,
+    cut_of,
     parsed,
     reader_of,
     sampling_of_calls,
@@ -164,8 +165,7 @@ class _Answer:
         thoughts, text = self._split.push(choice)
         if self._split.tells_apart:
             blocks.append(self._thought_block(thoughts))
-        is_cut = choice.finish_reason is FinishReason.STOP
-        items = parsed(text, self._reader, is_cut=is_cut) if self._reader else [Said(text)]
+        items = parsed(text, self._reader, cut_of(choice)) if self._reader else [Said(text)]
         for item in items:
             if isinstance(item, Said):
                 blocks.append({"type": "text", "text": item.text})
@@ -227,8 +227,7 @@ class _Answer:
         if self._parser is not None:
             events = self._parser.push(text)
             if piece.finish_reason is not None:
-                is_cut = piece.finish_reason is FinishReason.STOP
-                events += self._parser.finish(is_cut=is_cut)
+                events += self._parser.finish(cut_of(piece))
         for item in events:
             if isinstance(item, Said):
                 if self._open != "text":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from radixgen.serve.tools import CUSTOM_END, FUNCTION_END, OPENING, Tool, ToolChoice
-from radixgen.types import SamplingParams
+from radixgen.types import Choice, FinishReason, Piece, SamplingParams
 
 _HEADER = re.compile(
     r'<tool_call(?:>\n\{"name": "(?P<function>[^"]{1,128})", "arguments": '
@@ -58,7 +58,8 @@ class ToolCallParser:
 
     `last`: custom tools whose calls nothing follows, so that such a call ends with the text, and
     its input may hold what ends other calls.
-    `stops`: the text may be cut within a call, which is none then: so a call is told at its end.
+    `stops`: the text may be cut within a call, which is none then: so a call is told at its end,
+    and of one that was cut nothing is.
     """
 
     def __init__(self, last: frozenset[str] = frozenset(), *, stops: bool = False) -> None:
@@ -66,7 +67,6 @@ class ToolCallParser:
         self._last = last
         self._stops = stops
         self._waiting: list[Event] = []  # of the call that is open, if such are told at their ends
-        self._begun = ""  # how that call is written, up to its arguments
         self._is_last = False  # whether the call that is open is one of these
         self._held = ""
         self._end = ""  # what closes the call that is open
@@ -80,15 +80,14 @@ class ToolCallParser:
             events.extend(event)
         return _joined(self._told(events))
 
-    def finish(self, *, is_cut: bool = False) -> list[Event]:
-        """What was held back, now that nothing follows. `is_cut`: if a call is open, it was cut by
-        a stop; with `stops`, what was written of it is text then."""
+    def finish(self, cut: str | None = None) -> list[Event]:
+        """What was held back, now that nothing follows. `cut`: see `cut_of`; with `stops`, nothing
+        is told of a call that it cut, as what is written of one is no text."""
+        if cut is not None and self._stops and _begins_call(self._held, cut):
+            self._held = ""
         events = self._told(self._rest())
         waiting, self._waiting = self._waiting, []
-        if waiting and is_cut:
-            written = (event.text for event in waiting if isinstance(event, Argument))
-            return [*events, Said(self._begun + "".join(written))]
-        return _joined([*events, *waiting])
+        return _joined([*events, *(waiting if cut is None else ())])
 
     def _told(self, events: list[Event]) -> list[Event]:
         """Those that may be told by now: all, or with `stops` none of a call that is open."""
@@ -145,7 +144,7 @@ class ToolCallParser:
             self._held = rest[len(OPENING) :]
             return list(self._say(before + OPENING))
         events = list(self._say(before))
-        self._begun, self._blank = self._blank + header[0], ""
+        self._blank = ""
         custom = header["custom"] is not None
         self._held, self._end = rest[header.end() :], CUSTOM_END if custom else FUNCTION_END
         self.num_calls += 1
@@ -168,6 +167,12 @@ def _overlap(text: str, mark: str) -> int:
         if text.endswith(mark[:length]):
             return length
     return 0
+
+
+def _begins_call(held: str, cut: str) -> bool:
+    """Whether a text that was cut before `cut` ends in the first line of a call, or may."""
+    written = held + cut
+    return written.startswith(OPENING) or (bool(cut) and OPENING.startswith(written))
 
 
 def _joined(events: list[Event]) -> list[Event]:
@@ -201,7 +206,14 @@ def reader_of(tools: Sequence[Tool], choice: ToolChoice, sampling: SamplingParam
     return partial(ToolCallParser, last, stops=bool(sampling.stop or sampling.stop_token_ids))
 
 
-def parsed(text: str, reader: Reader, *, is_cut: bool = False) -> list[Event]:
-    """The events of a whole text; `is_cut`: see `ToolCallParser.finish`."""
+def cut_of(end: Choice | Piece) -> str | None:
+    """The stop string that cut a text, empty for a stop token; None where no stop did."""
+    if end.finish_reason is not FinishReason.STOP:
+        return None
+    return end.stop_reason if isinstance(end.stop_reason, str) else ""
+
+
+def parsed(text: str, reader: Reader, cut: str | None = None) -> list[Event]:
+    """The events of a whole text; `cut`: see `ToolCallParser.finish`."""
     parser = reader()
-    return _joined(parser.push(text) + parser.finish(is_cut=is_cut))
+    return _joined(parser.push(text) + parser.finish(cut))
