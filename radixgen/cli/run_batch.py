@@ -31,7 +31,7 @@ JSON = {"content-type": "application/json"}
 RETRIES = 6  # of a request that nobody could take
 FIRST_PAUSE, MAX_PAUSE = 0.5, 20.0  # seconds between them
 BUSY = (429, 502, 503, 504)
-REFUSED = (401, 403)
+WRONG_KEY = 401  # 403 is of a request: others may be let in
 
 
 class KeyRefused(ConfigError):
@@ -118,13 +118,14 @@ def run_batch(
     "url": "/v1/chat/completions", "body": {...}}; /v1/completions and
     /v1/responses are answered too. The output has a line for each, in the
     order in which they finish. A request that fails has its error there.
-    A key that is refused ends the run instead.
+    A key that the server does not know (401) ends the run instead.
 
     \b
     Examples:
       radixgen run-batch -i in.jsonl -o out.jsonl
-      radixgen run-batch -i in.jsonl -o out.jsonl --model ./my-model --served-model-name gpt-4o
-      radixgen run-batch -i in.jsonl -o out.jsonl --url http://127.0.0.1:8000 -c 256
+      radixgen run-batch -i in.jsonl -o out.jsonl --model ./my-model
+      radixgen run-batch -i in.jsonl -o out.jsonl --served-model-name gpt-4o
+      radixgen run-batch -i in.jsonl -o out.jsonl --url localhost:8000 -c 256
 
     The exit status is 0 if every request succeeded, 1 if any failed.
     """
@@ -289,7 +290,7 @@ async def post(client: "httpx2.AsyncClient", line: Line, path: str, body: bytes)
             if last:
                 raise remote.unreachable(str(client.base_url), error) from None
         else:
-            if answer.status_code in REFUSED:
+            if answer.status_code == WRONG_KEY:
                 why = remote.refusal(answer.status_code, answer.content, answer.headers)
                 raise KeyRefused(f"the server lets nobody in with this key: {why}")
             if answer.status_code not in BUSY or last:

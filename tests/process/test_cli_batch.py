@@ -195,9 +195,19 @@ def test_an_odd_answer_is_written_as_json(api: Api, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_wrong_key_ends_the_run_and_is_no_answer(status: int, api: Api, tmp_path: Path) -> None:
-    api.plan = {"b": [status]}
+def test_a_request_that_is_forbidden_fails_alone(api: Api, tmp_path: Path) -> None:
+    api.plan = {"b": [403]}
+    given = write(tmp_path / "in.jsonl", [request(name, prompt=name) for name in "abc"])
+    output = tmp_path / "out.jsonl"
+    done = batch(given, output, "--url", api.url, "-c", "1")
+    assert done.status == 1
+    assert "2 answered, 1 failed" in done.said
+    statuses = {n: record["response"]["status_code"] for n, record in records(output).items()}
+    assert statuses == {"a": 200, "b": 403, "c": 200}
+
+
+def test_a_wrong_key_ends_the_run_and_is_no_answer(api: Api, tmp_path: Path) -> None:
+    api.plan = {"b": [401]}
     given = write(tmp_path / "in.jsonl", [request(name, prompt=name) for name in "abc"])
     output = tmp_path / "out.jsonl"
     done = batch(given, output, "--url", api.url, "-c", "1")
