@@ -32,10 +32,9 @@ def _flag(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not text.isdecimal() or not int(text):
         raise ValueError("a whole number of at least 1")
-    return value
+    return int(text)
 
 
 def _level(text: str) -> str:

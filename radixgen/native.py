@@ -22,7 +22,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from radixgen import env
 
@@ -52,8 +51,7 @@ def load(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> ctype
 
 def cache_folder() -> Path:
     """Where built libraries are kept: `native` in RADIXGEN_CACHE or in the user's cache folder."""
-    root = env.read("RADIXGEN_CACHE")
-    return (Path(root) if root else user_cache_path("radixgen")) / "native"
+    return env.cache_folder() / "native"
 
 
 def _load_or_warn(

@@ -256,13 +256,13 @@ MAX_STOP_CHARS = 1000  # of one stop string
 RANGES: tuple[tuple[str, type, float, float], ...] = (
     ("max_tokens", int, 0, 2**31 - 1),
     ("min_tokens", int, 0, 2**31 - 1),
-    ("temperature", float, 0.0, 100.0),
-    ("top_p", float, 0.0, 1.0),
+    ("temperature", float, 0, 100),
+    ("top_p", float, 0, 1),
     ("top_k", int, 0, 2**31 - 1),
-    ("min_p", float, 0.0, 1.0),
-    ("repetition_penalty", float, 1e-3, 100.0),
-    ("frequency_penalty", float, -2.0, 2.0),
-    ("presence_penalty", float, -2.0, 2.0),
+    ("min_p", float, 0, 1),
+    ("repetition_penalty", float, 1e-3, 100),
+    ("frequency_penalty", float, -2, 2),
+    ("presence_penalty", float, -2, 2),
     ("seed", int, 0, 2**64 - 1),
     ("n", int, 1, 1024),
     ("logprobs", int, 0, 100),
@@ -283,7 +283,7 @@ def _check_range(
     if kind is int and not isinstance(value, int):
         raise InvalidRequest(f"{name}={shown(value)} is not a whole number", param)
     if not low <= value <= high:  # NaN compares false
-        raise InvalidRequest(f"{name}={shown(value)} is not between {low:g} and {high:g}", param)
+        raise InvalidRequest(f"{name}={shown(value)} is not between {low} and {high}", param)
 
 
 def _tuple(name: str, values: Any) -> tuple[Any, ...]:

@@ -153,7 +153,7 @@ def bench_serve(
       radixgen bench serve
       radixgen bench serve --rate 4 --goodput ttft:500 tpot:50
       radixgen bench serve -N 500 -c 64 --prefix-tokens 1000 --prefixes 5
-      radixgen bench serve --url gpu-box:8000 --rate 20 --dollars-per-hour 2.5 --json
+      radixgen bench serve -u gpu-box:8000 -r 20 --dollars-per-hour 2.5 --json
 
     The exit status is 1 if a request failed.
     """
@@ -233,7 +233,7 @@ def throughput(
     Examples:
       radixgen bench throughput
       radixgen bench throughput --prefix-tokens 500 --prefixes 4
-      radixgen bench throughput --model ./my-model -N 1000 --set max_running=512 --json
+      radixgen bench throughput -m ./my-model --set max_running=512 --json
     """
     _check_dollars(dollars_per_hour)
     workload = Workload(requests, prompt_tokens, output_tokens, prefix_tokens, num_prefixes,

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -37,14 +37,22 @@ MODEL, SAMPLING = "Model and runtime", "Sampling"  # panels of the help
 
 
 def check_utf8(param: typer.CallbackParam, value: T) -> T:
-    """The callback of options and arguments that are sent on as text: their value as it is.
+    """The callback of options and arguments that are sent on as text: their value.
 
-    Raises InvalidRequest for bytes that are not UTF-8, which Python keeps as lone surrogates.
+    Raises InvalidRequest for bytes that are not UTF-8. Python keeps those as lone surrogates, and
+    in a locale such as C those of UTF-8 as well, which are the text that they stand for.
     """
-    for text in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(text, str):
-            decoded(text.encode(errors="surrogatepass"), param.opts[0])
-    return value
+    if isinstance(value, list | tuple):
+        return cast("T", type(value)(check_utf8(param, text) for text in value))
+    return cast("T", _argument(value, param.opts[0])) if isinstance(value, str) else value
+
+
+def _argument(text: str, name: str) -> str:
+    try:
+        data = text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # surrogates that stand for no bytes
+        data = text.encode(errors="surrogatepass")
+    return decoded(data, name)
 
 
 def decoded(data: bytes, name: str) -> str:

@@ -57,7 +57,7 @@ def demo(
 ) -> None:
     """Fetch the model, run prompts that share prefixes, and show what was reused.
 
-    \\b
+    \b
     Examples:
       radixgen demo
       radixgen demo --model ./my-model --set policy=lpm

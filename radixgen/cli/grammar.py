@@ -88,7 +88,7 @@ def check(
     Examples:
       radixgen grammar check schema.json
       radixgen grammar check schema.json '{"name": "Ada"}'
-      radixgen grammar check '[a-z]+@[a-z]+' ada@example
+      radixgen grammar check '\\[a-z]+@\\[a-z]+' ada@example
       radixgen grammar check sql_subset "select a from t"
       cat answer.json | radixgen grammar check schema.json -
 

@@ -54,7 +54,7 @@ def run(
     \b
     Examples:
       radixgen run lang.programs.chat
-      radixgen run lang.programs.few_shot:classify --arg text="It works like a charm."
+      radixgen run lang.programs.few_shot:classify --arg text="It works."
       radixgen run prog.py --arg n=3
     """
     chosen = find(target)

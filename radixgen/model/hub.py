@@ -104,7 +104,8 @@ def _explain(name: str, revision: str | None, error: Exception) -> str:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if env.read("RADIXGEN_OFFLINE"):
         return (
-            f"{where} is no local path and not in the hub's cache, and RADIXGEN_OFFLINE=1: {cause}"
+            f"{where} is no local path and not in the hub's cache, and RADIXGEN_OFFLINE=1 forbids"
+            " fetching it: unset it once, or name a directory or a .gguf file"
         )
     return (
         f"{where} is no local path and could not be fetched from the hub: {cause}. Give a"

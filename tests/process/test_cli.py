@@ -76,7 +76,11 @@ def test_help_teaches_in_80_columns(words: tuple[str, ...]) -> None:
     assert re.search(rf"Examples?:\s+radixgen {' '.join(words)}", shown.out), shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
     assert "…" not in shown.out.replace("NAME:MS …", ""), "a name was cut"
-    prose = inspect.cleandoc(COMMANDS[words].callback.__doc__).split("\b")[0]
+    prose, *examples = inspect.cleandoc(COMMANDS[words].callback.__doc__).split("\b")
+    for line in "".join(examples).splitlines():
+        if line.startswith("  "):  # a command, which is to be copied as it stands
+            assert line.strip().replace("\\[", "[") in shown.out
+    assert r"\b" not in shown.out, "a mark of the source is shown"
     _, _, rest = prose.partition("\n\n")  # of the first paragraph lines are joined
     assert max(map(len, rest.splitlines()), default=0) <= 79, "a kept line would break twice"
 

@@ -10,6 +10,8 @@ from command_line import radixgen
 from radixgen import env
 from radixgen.__main__ import app
 from radixgen.cli import configfile
+from radixgen.cli.common import check_utf8
+from radixgen.errors import InvalidRequest
 
 COMMAND: Any = typer.main.get_command(app)
 SERVE: Any = COMMAND.commands["serve"]
@@ -195,3 +197,16 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     for name in ("empty.toml", "empty.yaml"):
         (tmp_path / name).write_text("")
         assert configfile.read(tmp_path / name) == {}
+
+
+def test_arguments_are_utf8_whatever_the_locale() -> None:
+    """In the locale C Python keeps bytes beyond ASCII as surrogates."""
+    (param,) = (p for p in SERVE.params if p.name == "model")
+    for text in ("plain", "é → 日本"):
+        kept = text.encode().decode("ascii", "surrogateescape")
+        assert check_utf8(param, kept) == check_utf8(param, text) == text
+        assert check_utf8(param, [kept]) == [text]
+    for wrong in ("\udce9", "\ud800"):
+        with pytest.raises(InvalidRequest, match="is not UTF-8"):
+            check_utf8(param, wrong)
+    assert check_utf8(param, None) is None

