@@ -2,7 +2,8 @@
 
 Owns which spellings of a number are written: decimals (`-12.50`), and scientific notation with one
 digit before the point (`1.5e-07`), as printers of JSON write it; an integer is written without a
-fraction. A set without bounds takes every spelling of RFC 8259. Knows no schema.
+fraction. A set without bounds takes every spelling of RFC 8259, up to exponents beyond
+which a double would be infinite or zero. Knows no schema.
 
 An interval becomes a comparison with its ends digit by digit, so bounds of any size and precision
 are exact. Multiples are remainders carried from digit to digit, one lazy rule for each.
@@ -31,7 +32,7 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.json_multiples import multiples
 from radixgen.grammars.json_numbers import EVERY, INTEGERS, Numbers, Piece
 
-MAX_EXPONENT = 400  # beyond what a double holds either way
+MAX_EXPONENT = 307  # either way: what a double holds to all its digits
 MAX_DIGITS = 1500  # of a bound, or before and behind the point of a number to be written out
 
 DIGIT = byte_set(b"0123456789")
@@ -39,12 +40,19 @@ NONZERO = byte_set(b"123456789")
 DIGITS = star(DIGIT)
 POINT = literal(b".")
 MINUS = literal(b"-")
-ZEROS = star(literal(b"0"))
+ZERO = literal(b"0")
+ZEROS = star(ZERO)
 FRACTION = optional(concat(POINT, repeat(DIGIT, 1, None)))
-NATURAL = union(literal(b"0"), concat(NONZERO, DIGITS))
-EXPONENT = optional(concat(byte_set(b"eE"), optional(byte_set(b"+-")), repeat(DIGIT, 1, 3)))
-ANY_NUMBER = concat(optional(MINUS), NATURAL, FRACTION, EXPONENT)
-ANY_INTEGER = union(literal(b"0"), concat(optional(MINUS), NONZERO, DIGITS))
+NATURAL = union(ZERO, concat(NONZERO, DIGITS))
+E = concat(byte_set(b"eE"), optional(byte_set(b"+-")))
+SMALL = concat(optional(ZERO), repeat(DIGIT, 1, 2))
+LARGE = union(concat(byte_set(b"12"), DIGIT, DIGIT), concat(literal(b"30"), byte_set(b"01234567")))
+# A large exponent has one digit before the point, so that a double can hold the number.
+ANY_NUMBER = concat(
+    optional(MINUS),
+    union(concat(NATURAL, FRACTION, optional(concat(E, SMALL))), concat(DIGIT, FRACTION, E, LARGE)),
+)
+ANY_INTEGER = union(ZERO, concat(optional(MINUS), NONZERO, DIGITS))
 
 
 def number_text(numbers: Numbers, rules: RuleSet) -> Node:

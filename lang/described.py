@@ -42,6 +42,22 @@ class _Described(GenerateJsonSchema):
             raise ValueError(f"a timedelta's bounds ({', '.join(found)}) cannot be enforced")
         return {"type": "string", "pattern": DURATION}
 
+    def bytes_schema(self, schema: Any) -> dict[str, Any]:
+        """Of ASCII where there are lengths: these count bytes, and a schema's count characters."""
+        least, most = schema.get("min_length"), schema.get("max_length")
+        if least is None and most is None:
+            return super().bytes_schema(schema)
+        length = f"{least or 0},{'' if most is None else most}"
+        return {"type": "string", "pattern": rf"^[\x00-\x7f]{{{length}}}$"}
+
+    def dict_schema(self, schema: Any) -> dict[str, Any]:
+        """With keys that a pattern describes and no others, which pydantic would not take."""
+        found = super().dict_schema(schema)
+        return {"additionalProperties": False, **found} if "patternProperties" in found else found
+
+    def json_schema(self, schema: Any) -> NoReturn:
+        raise ValueError("Json is a text that holds JSON, which cannot be enforced: take its type")
+
     def complex_schema(self, schema: Any) -> NoReturn:
         raise ValueError("JSON has no complex numbers: take two floats")
 

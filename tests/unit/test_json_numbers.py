@@ -120,3 +120,15 @@ def test_the_largest_float_bounds_numbers() -> None:
     bound = spelled(Fraction(largest))
     assert accepts(node, bound)
     assert not accepts(node, bound + b".1")
+
+
+@pytest.mark.parametrize("found", [EVERY, numbers([Piece(Fraction(0), low_open=True)])])
+def test_no_exponent_makes_a_float_infinite_or_zero(found: Numbers) -> None:
+    node = number_text(found, RuleSet())
+    for text in ("1e-307", "9.99e307", "1E+200", "1.5e-07", "12.5", "1e99"):
+        assert accepts(node, text.encode()), text
+        assert 0 < float(text) < float("inf")
+    for text in ("1e308", "1e-308", "10e300", "123456789012345678901234e290", "4.3e-338", "1e999"):
+        assert not accepts(node, text.encode()), text
+    if found is EVERY:
+        assert all(accepts(node, text) for text in (b"-0", b"0e5", b"12e05", b"120E012"))

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Json
 
 from radixgen.errors import InvalidRequest
 from radixgen.grammars.compiler import build
@@ -16,6 +16,13 @@ from radixgen.lang.schema import constraint_of
 
 def _decimal(**limits: Any) -> Any:
     return Annotated[Decimal, Field(**limits)]
+
+
+def _sized(**limits: Any) -> Any:
+    return Annotated[bytes, Field(**limits)]
+
+
+Keyed = dict[Annotated[str, Field(pattern="^[a-c]{1,2}$")], int]
 
 
 class Price(BaseModel):
@@ -36,6 +43,10 @@ class Price(BaseModel):
         (_decimal(ge=Decimal("0.1"), lt=1), ["0.1", "0.999999"], ["1", "0.09"]),
         (_decimal(multiple_of=Decimal("0.05")), ["1.15", "-0.05"], ["0.01"]),
         (timedelta, ['"P1D"', '"-PT1H30M"', '"P3DT0.5S"'], ['"P"', '"PT"', '"P9999999999D"']),
+        (_sized(min_length=2, max_length=3), ['"ab"', '"\\n\\u0000c"'], ['"a"', '"éé"', '"abcd"']),
+        (_sized(min_length=2), ['"abcde"'], ['"a"', '"é"']),
+        (bytes, ['"é"'], ["1"]),
+        (Keyed, ['{"a":1,"ca":2}', "{}"], ['{"d":1}', '{"aaa":1}', '{"a":true}']),
         (Price, ['{"amount": 1.25, "valid": "P2W"}'], ['{"amount": 10000, "valid": null}']),
     ],
 )
@@ -57,6 +68,7 @@ def test_a_string_of_a_decimal_keeps_every_digit() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
+        (Json[int], "Json is a text that holds JSON"),
         (complex, "no complex numbers"),
         (list[complex], "no complex numbers"),
         (Annotated[timedelta, Field(gt=timedelta(0))], "bounds"),
