@@ -6,6 +6,7 @@ Both sides run the same prompts, with as many requests open at once, against a r
 settings; the runs are interleaved in pairs and their ratio is what counts. The client that makes
 the load shares the cores with both, so its work is in the figures as well. Then the time to the
 first token of requests with a shared prefix is taken under load, with the cache and without it.
+All of it takes about three minutes on two cores; what is being measured is told on stderr.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import Report, Spread, arguments, percentile, table
+from benchmarks.harness import Report, Spread, arguments, percentile, progress, table
 from radixgen import AsyncRuntime, SamplingParams, env
 
 SETTINGS = {"threads": 1, "num_pages": 4000, "max_context": 2048}
@@ -31,7 +32,8 @@ SHARED = "You are a careful assistant and answer from the notes below and from n
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many requests at once of so many tokens each; pairs are run for so many seconds."""
+    """So many requests at once of so many tokens each. Pairs are run for so many seconds, and
+    at least MIN_PAIRS of them."""
 
     connections: int
     tokens: int
@@ -39,7 +41,8 @@ class Load:
 
 
 QUICK = (Load(1, 32, 5), Load(32, 16, 12), Load(256, 4, 8))
-FULL = (Load(1, 64, 30), Load(32, 64, 90), Load(256, 32, 180))
+FULL = (Load(1, 64, 20), Load(32, 32, 40), Load(256, 8, 40))
+FIRST_TOKENS = {True: 8, False: 48}  # requests by `quick`
 
 
 def prompts(num: int, run: str) -> list[str]:
@@ -142,6 +145,7 @@ async def compare(server: Server, runtime: AsyncRuntime, load: Load, report: Rep
                 spent += server.cpu_seconds() - before if run else 0.0
         for side, value in pair.items() if run else ():  # the first warms both
             seconds[side].append(value)
+        progress(f"{num} connections, pair {run}: {pair['direct'] / pair['http']:.3f}")
         run += 1
     ratios = [d / h for h, d in zip(seconds["http"], seconds["direct"], strict=True)]
     ratio = Spread.of(ratios)
@@ -166,6 +170,7 @@ async def first_tokens(model: str, server: Server, num: int, report: Report) -> 
             async with gate:
                 return await side.stream(f"{SHARED}Question {number}: why?", 8)
 
+        progress(f"time to first token of {num} requests, cache {name}")
         try:
             await one(-1)
             found[name] = list(await asyncio.gather(*map(one, range(num))))
@@ -209,7 +214,7 @@ async def measure(model: str, quick: bool, report: Report) -> None:
             for load in QUICK if quick else FULL:
                 await compare(server, runtime, load, report)
         show(report)
-        await first_tokens(model, server, 8 if quick else 64, report)
+        await first_tokens(model, server, FIRST_TOKENS[quick], report)
     finally:
         server.stop()
 
