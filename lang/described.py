@@ -3,6 +3,7 @@
 Knows pydantic's core schemas and what pydantic reads; no constraints, no texts.
 """
 
+import re
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -19,11 +20,54 @@ _MINUTES = rf"([0-9]{{1,6}}M({_SECONDS})?|{_SECONDS})"
 _TIME = rf"T([0-9]{{1,6}}H({_MINUTES})?|{_MINUTES})"
 DURATION = rf"^-?P([0-9]{{1,6}}W|[0-9]{{1,8}}D({_TIME})?|{_TIME})$"  # within timedelta's range
 
+_BYTE = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_BYTE}(\.{_BYTE}){{3}}"
+_IPV6 = r"[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}"
+FORMATS = {
+    "ipvanyaddress": f"{_IPV4}|{_IPV6}",
+    "ipv4interface": rf"{_IPV4}(/(3[0-2]|[12]?[0-9]))?",
+    "ipv6interface": rf"{_IPV6}(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?",
+    **{
+        f"uuid{version}": rf"[0-9a-f]{{8}}-[0-9a-f]{{4}}-{version}[0-9a-f]{{3}}"
+        r"-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+        for version in (1, 3, 4, 5, 6, 7, 8)
+    },
+}
+"""What pydantic reads under names of its own, as regexes."""
+UNSAID = frozenset(
+    ("base64", "base64url", "directory-path", "file-path", "ipv4network", "ipv6network",
+     "ipvanyinterface", "ipvanynetwork", "multi-host-uri", "name-email", "new-path", "socket-path")
+)  # fmt: skip
+
+_HOST = r"([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+(-[a-z0-9]+)*"
+_PATH = r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*(\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"
+
 
 def description(adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """The JSON schema of a type: what meets it can be read. Raises what pydantic does, and
     ValueError for parts of a type that no schema here can say."""
-    return adapter.json_schema(schema_generator=_Described)
+    found = adapter.json_schema(schema_generator=_Described)
+    _read_formats(found)
+    return found
+
+
+def _read_formats(part: Any) -> None:
+    """Replace formats of pydantic's own by patterns. Raises ValueError for those without one."""
+    if isinstance(part, list):
+        for inner in part:
+            _read_formats(inner)
+        return
+    if not isinstance(part, dict):
+        return
+    name = part.get("format")
+    if isinstance(name, str) and name in UNSAID:
+        raise ValueError(f"{name} cannot be enforced: take str, with a pattern if need be")
+    if isinstance(name, str) and name in FORMATS:
+        part.pop("format")
+        part["pattern"] = f"^({FORMATS[name]})$"
+    for key, inner in part.items():
+        if key not in ("const", "default", "enum", "examples"):
+            _read_formats(inner)
 
 
 class _Described(GenerateJsonSchema):
@@ -37,9 +81,22 @@ class _Described(GenerateJsonSchema):
         sign = "" if is_unsigned else "-?"
         return {"type": "string", "pattern": f"^{sign}({_digits(digits, places)})$"}
 
+    def date_schema(self, schema: Any) -> dict[str, Any]:
+        _check_free("date", schema)
+        return super().date_schema(schema)
+
+    def datetime_schema(self, schema: Any) -> dict[str, Any]:
+        _check_free("datetime", schema)
+        if schema.get("tz_constraint", "aware") != "aware":
+            raise ValueError("a datetime is written with its offset: take datetime, or str")
+        return super().datetime_schema(schema)
+
+    def time_schema(self, schema: Any) -> dict[str, Any]:
+        _check_free("time", schema)
+        return super().time_schema(schema)
+
     def timedelta_schema(self, schema: Any) -> dict[str, Any]:
-        if found := [name for name in BOUNDS if schema.get(name) is not None]:
-            raise ValueError(f"a timedelta's bounds ({', '.join(found)}) cannot be enforced")
+        _check_free("timedelta", schema)
         return {"type": "string", "pattern": DURATION}
 
     def bytes_schema(self, schema: Any) -> dict[str, Any]:
@@ -49,6 +106,15 @@ class _Described(GenerateJsonSchema):
             return super().bytes_schema(schema)
         length = f"{least or 0},{'' if most is None else most}"
         return {"type": "string", "pattern": rf"^[\x00-\x7f]{{{length}}}$"}
+
+    def url_schema(self, schema: Any) -> dict[str, Any]:
+        """Of schemes that are asked for: what every parser of URLs takes."""
+        schemes = schema.get("allowed_schemes")
+        if not schemes:
+            return super().url_schema(schema)
+        host = "" if schemes == ["file"] else rf"{_HOST}(:[1-9][0-9]{{0,3}})?"
+        start = "|".join(map(re.escape, schemes))
+        return {"type": "string", "pattern": f"^({start})://{host}{_PATH}$"}
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
         """With keys that a pattern describes and no others, which pydantic would not take."""
@@ -60,6 +126,15 @@ class _Described(GenerateJsonSchema):
 
     def complex_schema(self, schema: Any) -> NoReturn:
         raise ValueError("JSON has no complex numbers: take two floats")
+
+
+def _check_free(name: str, schema: Any) -> None:
+    """Raises ValueError for bounds of times, which JSON schema has no words for."""
+    found = [bound for bound in BOUNDS if schema.get(bound) is not None]
+    if "now_op" in schema:
+        found.append(schema["now_op"])
+    if found:
+        raise ValueError(f"a {name}'s bounds ({', '.join(found)}) cannot be enforced")
 
 
 def _digits(digits: int | None, places: int | None) -> str:

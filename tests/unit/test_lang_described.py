@@ -1,11 +1,24 @@
 """Python types that pydantic describes too widely: what their constraint lets pass can be read."""
 
-from datetime import timedelta
+from datetime import datetime, time, timedelta
 from decimal import Decimal
+from ipaddress import IPv4Interface
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, Json
+from pydantic import (
+    UUID4,
+    Base64Bytes,
+    BaseModel,
+    Field,
+    FilePath,
+    FileUrl,
+    HttpUrl,
+    IPvAnyAddress,
+    Json,
+    NaiveDatetime,
+    PastDate,
+)
 
 from radixgen.errors import InvalidRequest
 from radixgen.grammars.compiler import build
@@ -46,6 +59,15 @@ class Price(BaseModel):
         (_sized(min_length=2, max_length=3), ['"ab"', '"\\n\\u0000c"'], ['"a"', '"éé"', '"abcd"']),
         (_sized(min_length=2), ['"abcde"'], ['"a"', '"é"']),
         (bytes, ['"é"'], ["1"]),
+        (
+            HttpUrl,
+            ['"https://a.example:80/b?c"'],
+            ['"http://"', '"ftp://a.b"', '"http://1.2.3.4.5"'],
+        ),
+        (FileUrl, ['"file:///a"'], ['"http://a"']),
+        (UUID4, ['"12345678-1234-4234-9234-123456789abc"'], ['"1"']),
+        (IPvAnyAddress, ['"10.0.0.1"', '"1:2:3:4:5:6:7:8"'], ['"1.2.3"', '"1.2.3.256"']),
+        (IPv4Interface, ['"10.0.0.1/8"', '"10.0.0.1"'], ['"1.2.3.4/33"']),
         (Keyed, ['{"a":1,"ca":2}', "{}"], ['{"d":1}', '{"aaa":1}', '{"a":true}']),
         (Price, ['{"amount": 1.25, "valid": "P2W"}'], ['{"amount": 10000, "valid": null}']),
     ],
@@ -68,6 +90,12 @@ def test_a_string_of_a_decimal_keeps_every_digit() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
+        (PastDate, "a date's bounds .past."),
+        (Base64Bytes, "base64 cannot be enforced"),
+        (list[FilePath], "file-path cannot be enforced"),
+        (Annotated[datetime, Field(lt=datetime(2020, 1, 1))], "a datetime's bounds .lt."),
+        (Annotated[time, Field(ge=time(8))], "a time's bounds .ge."),
+        (NaiveDatetime, "a datetime is written with its offset"),
         (Json[int], "Json is a text that holds JSON"),
         (complex, "no complex numbers"),
         (list[complex], "no complex numbers"),
