@@ -39,6 +39,10 @@ UNSAID = frozenset(
      "ipvanyinterface", "ipvanynetwork", "multi-host-uri", "name-email", "new-path", "socket-path")
 )  # fmt: skip
 
+_WHOLE = "0|-?[1-9][0-9]{0,17}"
+KEYS = {"int": _WHOLE, "float": rf"({_WHOLE})(\.[0-9]{{1,17}})?", "bool": "true|false"}
+"""What pydantic reads keys of a dict from, as regexes."""
+
 _HOST = r"([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+(-[a-z0-9]+)*"
 _PATH = r"(/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*(\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"
 
@@ -117,8 +121,15 @@ class _Described(GenerateJsonSchema):
         return {"type": "string", "pattern": f"^({start})://{host}{_PATH}$"}
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
-        """With keys that a pattern describes and no others, which pydantic would not take."""
+        """With keys that a pattern describes and no others, which pydantic would not take, and
+        keys that are numbers in a text, which it does not describe."""
         found = super().dict_schema(schema)
+        keys = schema.get("keys_schema", {})
+        if keys.get("type") == "tuple":
+            raise ValueError("keys of a JSON object are texts: take a list of pairs")
+        if keys.get("type") in KEYS:
+            _check_free(f"dict's {keys['type']} keys", keys)
+            return {**found, "propertyNames": {"pattern": f"^({KEYS[keys['type']]})$"}}
         return {"additionalProperties": False, **found} if "patternProperties" in found else found
 
     def json_schema(self, schema: Any) -> NoReturn:
@@ -129,12 +140,12 @@ class _Described(GenerateJsonSchema):
 
 
 def _check_free(name: str, schema: Any) -> None:
-    """Raises ValueError for bounds of times, which JSON schema has no words for."""
-    found = [bound for bound in BOUNDS if schema.get(bound) is not None]
+    """Raises ValueError for bounds that JSON schema has no words for."""
+    found = [bound for bound in (*BOUNDS, "multiple_of") if schema.get(bound) is not None]
     if "now_op" in schema:
         found.append(schema["now_op"])
     if found:
-        raise ValueError(f"a {name}'s bounds ({', '.join(found)}) cannot be enforced")
+        raise ValueError(f"the bounds of a {name} ({', '.join(found)}) cannot be enforced")
 
 
 def _digits(digits: int | None, places: int | None) -> str:
