@@ -66,6 +66,9 @@ class ScheduledRow:
     plain_ids: Sequence[int] = ()
     """Where pages are of few bits: the plain page, in full precision, that each page from the one
     at `start` on is written to until it is full; as many as page_ids has left there."""
+    follows: int | None = (
+        None  # the row of the step before whose drawn token is the one of token_ids, there unknown
+    )
 
 
 @dataclass(frozen=True, slots=True)

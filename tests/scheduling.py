@@ -6,6 +6,8 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
 from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput, ScoreRequest
 from radixgen.runtime.engine import Engine
+from radixgen.runtime.overlap import OverlappedEngine
 from radixgen.schedule.request import Event, Request, SequenceOutput
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import SamplingParams, TokenLogprob
@@ -29,6 +32,15 @@ def _digest(*values: int) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
 
 
+@dataclass(slots=True)
+class HashedStep:
+    """A step of `HashModel` on its way."""
+
+    rows: Sequence[ScheduledRow]
+    kvs: list[list[int]]  # of each row, when it was computed
+    results: list[RowResult] = field(default_factory=list)
+
+
 class HashModel:
     """Stands where the model runner does: its "KV" of a position depends on every token before it,
     and the next token on every KV it finds in the sequence's pages. One page wrong, stale or
@@ -39,6 +51,7 @@ class HashModel:
         self.vocab_size = vocab_size
         self.kv: dict[tuple[int, int], int] = {}
         self.plain: dict[tuple[int, int], int] = {}  # where pages are of few bits
+        self.drawn: list[list[int]] = []  # by row, of the last step
 
     def run(
         self,
@@ -46,8 +59,13 @@ class HashModel:
         bitmask: "NDArray[np.int32] | None" = None,
         fill_mask: Callable[[], None] | None = None,
     ) -> StepResult:
+        launched = self.launch(batch)
         if fill_mask is not None:
             fill_mask()
+        self.draw(launched, batch.rows, bitmask)
+        return self.collect(launched)
+
+    def launch(self, batch: ScheduledBatch) -> "HashedStep":
         sources = {copy.source for copy in batch.copies}
         targets = {copy.target for copy in batch.copies}
         assert sources.isdisjoint(targets), "the order of copies would matter"
@@ -57,12 +75,43 @@ class HashModel:
             kv = self.plain if any(row.plain_ids for row in batch.rows) else self.kv
             for slot in range(copy.num_tokens):
                 kv[copy.target, slot] = kv[copy.source, slot]
+        rows = [self._fed(row) for row in batch.rows]
         written: set[int] = set()
-        for row in batch.rows:
+        for row in rows:
             mine = self._write_plain(row) if row.plain_ids else self._write(row)
             assert written.isdisjoint(mine), "two rows write one page"
             written |= mine
-        return StepResult([self._answer(row, bitmask) for row in batch.rows])
+        ends = [row.start + len(row.token_ids) for row in rows]
+        kvs = [
+            [self._read(row, position) for position in range(end)]
+            for row, end in zip(rows, ends, strict=True)
+        ]
+        return HashedStep(rows, kvs)
+
+    def _fed(self, row: ScheduledRow) -> ScheduledRow:
+        """The row with the token that the step before has drawn, if it follows one."""
+        if row.follows is None:
+            return row
+        assert len(row.token_ids) == 1
+        return replace(row, token_ids=self.drawn[row.follows])
+
+    def draw(
+        self,
+        launched: "HashedStep",
+        rows: Sequence[ScheduledRow],
+        bitmask: "NDArray[np.int32] | None" = None,
+    ) -> None:
+        for row, computed in zip(rows, launched.rows, strict=True):
+            if row.sample or row.follows is None:
+                assert list(row.token_ids) == list(computed.token_ids), "computed for another"
+                assert row.follows is None, "still unknown"
+        launched.results = [
+            self._answer(row, kv, bitmask) for row, kv in zip(rows, launched.kvs, strict=True)
+        ]
+        self.drawn = [list(result.token_ids[-1:]) or [0] for result in launched.results]
+
+    def collect(self, launched: "HashedStep") -> StepResult:
+        return StepResult(launched.results)
 
     def _slot(self, row: ScheduledRow, position: int) -> tuple[int, int]:
         return row.page_ids[position // self.page_size], position % self.page_size
@@ -104,9 +153,10 @@ class HashModel:
         plain = row.plain_ids[position // self.page_size - first]
         return self.plain[plain, position % self.page_size]
 
-    def _answer(self, row: ScheduledRow, bitmask: "NDArray[np.int32] | None" = None) -> RowResult:
-        end = row.start + len(row.token_ids)
-        kv = [self._read(row, position) for position in range(end)]
+    def _answer(
+        self, row: ScheduledRow, kv: list[int], bitmask: "NDArray[np.int32] | None" = None
+    ) -> RowResult:
+        end = len(kv)
         tokens: list[int] = []
         if row.sample:
             first = end - row.num_drafts
@@ -290,3 +340,54 @@ def drive_engine(engine: Engine) -> list[Event]:
         else:
             time.sleep(0.001)
     return events
+
+
+class Queued:
+    """Does what a runner does in a thread of its own, one thing after the other, as a GPU does:
+    launching and drawing return at once, and collecting waits for the draws alone."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self.num_launched = 0
+        self.when_launched: dict[int, Callable[[], object]] = {}  # by number
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
+
+    def launch(self, batch: ScheduledBatch) -> "QueuedStep":
+        self.num_launched += 1
+        self.when_launched.get(self.num_launched, bool)()
+        return QueuedStep(self._thread.submit(self.runner.launch, batch))
+
+    def draw(
+        self, launched: "QueuedStep", rows: Sequence[ScheduledRow], bitmask: Any = None
+    ) -> None:
+        def draw() -> None:
+            self.runner.draw(launched.forward.result(), rows, bitmask)
+
+        launched.draws = self._thread.submit(draw)
+
+    def collect(self, launched: "QueuedStep") -> StepResult:
+        assert launched.draws is not None
+        launched.draws.result(60)
+        found: StepResult = self.runner.collect(launched.forward.result())
+        return found
+
+    def run(self, batch: ScheduledBatch, bitmask: Any = None, fill_mask: Any = None) -> StepResult:
+        raise AssertionError("waits for every step")
+
+
+@dataclass(slots=True)
+class QueuedStep:
+    forward: "Future[Any]"
+    draws: "Future[None] | None" = None
+
+
+def overlapped(engine: Engine) -> OverlappedEngine:
+    """The same engine over a device with a queue of its own. The old one is not to be used."""
+    return OverlappedEngine(
+        engine.scheduler,
+        Queued(engine.runner),
+        engine.grammars,
+        engine._drafter,
+        engine._special,
+        adapters=engine._adapters,
+    )

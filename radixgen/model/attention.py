@@ -50,6 +50,15 @@ class PlainPages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fed:
+    """Tokens that the host does not know: token places[i] of a step is drawn[sources[i]]."""
+
+    places: Tensor  # int64 [any]
+    sources: Tensor  # int64 [any]
+    drawn: Tensor  # int64 [draws of the step before], on the device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepInputs:
     """The tokens of a step, row after row, and those whose hidden states are asked for: outputs.
 
@@ -66,10 +75,15 @@ class StepInputs:
     output_ends: Sequence[int]  # of each row, the end of its outputs among all
     adapters: Sequence[AdapterTokens] = ()  # of which tokens; none of the others
     plain: PlainPages | None = None
+    fed: Fed | None = None
 
 
 def build_inputs(
-    rows: Sequence[ScheduledRow], cache: KVCache, vocab_size: int, max_context: int
+    rows: Sequence[ScheduledRow],
+    cache: KVCache,
+    vocab_size: int,
+    max_context: int,
+    fed: Fed | None = None,
 ) -> StepInputs:
     """The tensors of a step, on the host: whoever launches it takes them to the device.
 
@@ -103,6 +117,7 @@ def build_inputs(
         output_ends=whole.output_indptr[1:],
         adapters=_adapters(rows, whole) if any(row.lora for row in rows) else (),
         plain=None if form is None else PlainPages(plain_indices, sources, targets),
+        fed=fed,
     )
 
 

@@ -62,6 +62,7 @@ def pad_rows(inputs: StepInputs, num_tokens: int) -> StepInputs:
         output_ends=[*inputs.output_ends, *range(len(inputs.token_ids) + 1, num_tokens + 1)],
         adapters=inputs.adapters,
         plain=None if inputs.plain is None else _pad_plain(inputs.plain, count, num_tokens),
+        fed=inputs.fed,
     )
 
 

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 Outputs = tuple[Tensor, Tensor | None]
 Launch = Callable[[Sequence[Tensor]], Outputs]
+Fill = Callable[[Sequence[Tensor]], None]
 
 
 class Recorder(Protocol):
@@ -78,19 +79,28 @@ class Recordings:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def run(self, shape: Hashable, arrays: Sequence[NDArray[Any]], launch: Launch) -> Outputs:
+    def run(
+        self,
+        shape: Hashable,
+        arrays: Sequence[NDArray[Any]],
+        launch: Launch,
+        fill: Fill = lambda sent: None,
+    ) -> Outputs:
         """What `launch` gives for these arrays, sent. Steps of one shape must launch alike.
 
-        The next run may write the results anew.
+        `fill` writes, each time, what the host does not know of the arrays. The next run may write
+        the results anew.
         """
         kept = self._kept.get(shape)
         if kept is None and shape in self._seen and not self.broken:
             kept = self._record(shape, arrays, launch)
         if kept is None:
             self._seen.add(shape)
-            return launch(self._staging.send(arrays))
+            sent = self._staging.send(arrays)
+            fill(sent)
+            return launch(sent)
         self._kept.move_to_end(shape)
-        kept.staging.send(arrays)
+        fill(kept.staging.send(arrays))
         kept.repeat()
         self.num_repeated += 1
         return kept.outputs

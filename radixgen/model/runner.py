@@ -12,6 +12,7 @@ alone: a step is a matter of speed only.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from radixgen.batch import RowResult, ScheduledBatch, ScheduledRow, StepResult, 
 from radixgen.errors import InvalidRequest
 from radixgen.kernels import sampling
 from radixgen.model.attention import (
+    Fed,
     StepInputs,
     build_inputs,
     count_given,
@@ -65,6 +67,13 @@ class ModelRunner:
         self.vocab_size = decoder.config.vocab_size
         self._sampler = Sampler(self.vocab_size, end_token_ids, _chooser(decoder))
         self._tile_rows = max(1, _TILE_ELEMENTS // self.vocab_size)
+        self._drawn: tuple[Sequence[int], Drawing] = (), Drawing(list)  # last, and draws by row
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step is computed while the host goes on, so that the next may be launched
+        before its tokens are known: on a GPU. The C kernels compute in the host's own threads."""
+        return self.decoder.device.type == "cuda" and self.decoder.peers is None
 
     @torch.inference_mode()
     def warm_up(self, most: int) -> None:
@@ -97,7 +106,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, batch: ScheduledBatch) -> Launched:
-        """Begin a step: its copies and its forward pass. Raises as `run`."""
+        """Begin a step: its copies and its forward pass. Raises as `run`.
+
+        Rows that follow one of the step drawn last compute the token drawn there, on the device;
+        where that is a GPU, nothing here waits for it.
+        """
         started = time.perf_counter()
         with on_device(self.decoder.device):
             if not batch.rows:
@@ -105,7 +118,10 @@ class ModelRunner:
                 return Launched(None, None, None)
             self._check_adapters(batch.rows)
             context = self.decoder.max_context
-            inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context)
+            fed = self._fed(batch.rows)
+            inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context, fed)
+            if fed is not None and self.decoder.kernels == "c":
+                inputs.token_ids.index_copy_(0, fed.places, fed.drawn[fed.sources])
             self.decoder.copy(batch.copies, self.cache)
             wants_logits = _only_draws(batch.rows)
             hidden, logits = self.decoder.step(inputs, self.cache, want_logits=wants_logits)
@@ -118,7 +134,8 @@ class ModelRunner:
         rows: Sequence[ScheduledRow],
         bitmask: Tensor | np.ndarray | None = None,
     ) -> None:
-        """Draw the tokens of a launched step, which no other may have followed, by `rows`."""
+        """Draw the tokens of the step launched last, by `rows`: the batch's own, or what they have
+        become since it was launched. Those that do not sample any more are passed over."""
         inputs, hidden = launched.inputs, launched.hidden
         if inputs is None or hidden is None:
             return
@@ -127,6 +144,8 @@ class ModelRunner:
         with on_device(self.decoder.device):
             launched.rows, launched.given = rows, self._score(rows, inputs, hidden)
             launched.drawing = self._draw(rows, inputs, hidden, launched.logits, mask)
+        counts = [row.num_drafts + 1 if row.sample else 0 for row in rows]
+        self._drawn = counts, launched.drawing
         launched.draw_seconds = time.perf_counter() - started
 
     def collect(self, launched: Launched) -> StepResult:
@@ -141,6 +160,26 @@ class ModelRunner:
             results.append(_verify(row, draws, scores))
         seconds = launched.draw_seconds + time.perf_counter() - started
         return StepResult(results, launched.forward_seconds, seconds)
+
+    def _fed(self, rows: Sequence[ScheduledRow]) -> Fed | None:
+        """Where tokens go that the step before has drawn, and where they are."""
+        places, sources = list[int](), list[int]()
+        position = 0
+        for row in rows:
+            if row.follows is not None:
+                places.append(position)
+                sources.append(row.follows)
+            position += len(row.token_ids)
+        if not places:
+            return None
+        counts, drawing = self._drawn
+        ends = list(accumulate(counts))
+        drawn = drawing.token_ids
+        if drawn is None:
+            known = [each.token_id for each in drawing.wait()]
+            drawn = torch.tensor(known, device=self.decoder.device)
+        at = torch.tensor([ends[source] - 1 for source in sources])
+        return Fed(torch.tensor(places), at, drawn)
 
     def _check_adapters(self, rows: Sequence[ScheduledRow]) -> None:
         for row in rows:
@@ -167,6 +206,8 @@ class ModelRunner:
             if row.sample:
                 draws += _draws_of(row)
                 wanted += range(end - row.num_drafts - 1, end)
+        if not draws:
+            return Drawing(list)
         if logits is not None:
             if len(wanted) < len(logits):
                 logits = _select(logits, wanted)

@@ -25,7 +25,7 @@ from radixgen.kernels.triton.kivi_items import make_kivi_items
 from radixgen.kernels.triton.lora import Segments, lora_, make_segments
 from radixgen.kernels.triton.page_copy import addresses_of, copy_pages
 from radixgen.model import triton_ops as ops
-from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs, copy_columns
+from radixgen.model.attention import AttentionMetadata, Fed, PlainPages, StepInputs, copy_columns
 from radixgen.model.forms import Place
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.padding import (
@@ -108,7 +108,7 @@ class TritonForward:
         self._windows = [layer.window for layer in decoder.weights.layers]
         self._max_rows = max(1, TILE_ROWS // (c.num_heads // c.num_kv_heads))
         self._page_size, self._form = cache.layout.page_size, cache.layout.form
-        self._staging, self._copies = Staging(cache.device), Staging(cache.device)
+        self._staging, self._copies, self._places = (Staging(cache.device) for _ in range(3))
         self._adapters = {name: index for index, name in enumerate(decoder.adapters)}
         self._pages = (*cache.k_pages, *cache.v_pages)
         self._addresses = addresses_of(self._pages)
@@ -128,7 +128,9 @@ class TritonForward:
         if self.recordings is not None and want_logits and _is_small(inputs):
             return self._repeat(self.recordings, inputs)
         host = self.prepare(inputs)
-        return self.launch(self.receive(host, self._staging.send(host.arrays)), want_logits)
+        sent = self._staging.send(host.arrays)
+        self._feed(sent, inputs.fed)
+        return self.launch(self.receive(host, sent), want_logits)
 
     def _repeat(self, recordings: Recordings, inputs: StepInputs) -> tuple[Tensor, Tensor | None]:
         """A step of few tokens, all drawn from, padded to a size that is recorded."""
@@ -138,8 +140,15 @@ class TritonForward:
             host.shape,
             host.arrays,
             lambda sent: self.launch(self.receive(host, sent), True, self._logits),
+            lambda sent: self._feed(sent, inputs.fed),
         )
         return hidden[:tokens], None if logits is None else logits[:tokens]
+
+    def _feed(self, sent: Sequence[Tensor], fed: Fed | None) -> None:
+        """Put tokens that only the device knows among those sent."""
+        if fed is not None:
+            places, sources = self._places.send([fed.places.numpy(), fed.sources.numpy()])
+            sent[0].index_copy_(0, places, fed.drawn.index_select(0, sources))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Do a step's page copies, none of whose targets is a source, before its forward pass."""

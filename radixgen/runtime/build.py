@@ -28,6 +28,7 @@ from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import HEAVY_NICE, LIGHT, GrammarPool
 from radixgen.runtime.grammar_screen import Screen
+from radixgen.runtime.overlap import OverlappedEngine
 from radixgen.runtime.ranks import Ranks, set_threads, start_ranks
 from radixgen.schedule.request import StopFactory, StopWatch
 from radixgen.schedule.scheduler import Scheduler
@@ -93,8 +94,9 @@ def build_engine(
         check=config.check,
         num_plain_pages=runner.cache.num_plain,
     )
+    make_engine = OverlappedEngine if runner.overlaps else Engine
     return Built(
-        engine=Engine(
+        engine=make_engine(
             scheduler,
             runner,
             grammar_pool(tokenizer),

@@ -132,6 +132,8 @@ class Memory:
     num_told: int
     kinds: list[Kind] = field(default_factory=list)
     idle: Chance = field(default_factory=lambda: Chance(0.0))  # counts steps without a guess
+    is_trial: bool = False  # whether the last drafts were made only to see if they are right
+    owes_trial: bool = False
     forced_at: int = 0
     forced: bytes = b""
 
@@ -185,13 +187,21 @@ class Drafter:
         # Looking for guesses costs as well: not where none could be worth making, but now and then.
         hopes = memory.chances if sequence.matcher is not None else memory.chances[Kind.COPY_LONG :]
         is_trial = max(chance.rate for chance in hopes) < least
-        if is_trial and not memory.idle.pass_over():
+        if is_trial and not (memory.owes_trial or memory.idle.pass_over()):
             return []
-        guess = _Guess(sequence, limit, least, memory, is_trial)
+        guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial)
         while self._extend(guess):
             pass
-        memory.kinds = guess.kinds
+        memory.kinds, memory.owes_trial = guess.kinds, False
+        memory.is_trial = guess.is_trial
         return guess.drafts
+
+    def foresees(self, sequence: SequenceState, limit: int, num_rows: int) -> bool:
+        """Whether there will be drafts behind the next token. Trials, which are due now and then,
+        are not worth waiting for; they are made up for when there is a choice again."""
+        drafts, memory = self.propose(sequence, limit, num_rows), self._memory(sequence)
+        memory.owes_trial = len(drafts) > 0 and memory.is_trial
+        return len(drafts) > 1 and not memory.is_trial
 
     def jump(self, sequence: SequenceState, limit: int) -> list[int]:
         """Forced text as the tokenizer spells it, up to where its last token might merge with what
@@ -303,7 +313,7 @@ class _Guess:
         self._least = least
         self._chances = memory.chances
         self._chance = 1.0
-        self._is_trial = is_trial
+        self.is_trial = is_trial
         self._data: bytearray | None = None  # the last tokens, drafts included
 
     def is_worth(self, kind: Kind) -> bool:
@@ -312,8 +322,8 @@ class _Guess:
             return True
         if self.drafts:
             return False
-        self._is_trial = self._is_trial or self._chances[kind].pass_over()
-        return self._is_trial
+        self.is_trial = self.is_trial or self._chances[kind].pass_over()
+        return self.is_trial
 
     def rate(self, kind: Kind) -> float:
         return self._chances[kind].rate

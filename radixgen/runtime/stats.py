@@ -21,6 +21,8 @@ class EngineStats:
     cached_tokens: float = 0.0  # of them, found in the tree
     refused_requests: float = 0.0
     failed_steps: float = 0.0
+    overlapped_steps: float = 0.0  # launched before the step before was over
+    device_idle_seconds: float = 0.0  # between steps, with work to do; on a GPU
 
     def add_step(self, seconds: float, result: StepResult) -> None:
         """Count a step that took `seconds`."""

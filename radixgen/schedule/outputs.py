@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from radixgen.batch import RowResult
-from radixgen.errors import InvalidGrammar, RadixgenError
+from radixgen.errors import InvalidGrammar, InvalidRequest, RadixgenError
+from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput
 from radixgen.schedule.request import Request, SequenceOutput, SequenceState
 from radixgen.types import FinishReason, Usage
 
@@ -47,6 +48,27 @@ def output(sequence: SequenceState, row: RowResult, taken: Taken) -> SequenceOut
         request.cached_tokens if num_before == 0 else None,
         min(max(sequence.num_thoughts - num_before, 0), len(token_ids)),
     )
+
+
+def finished(request: Request, now: float) -> RequestFinished:
+    """The end of a request, with what scores of its prompt were asked for."""
+    given = request.sequences[0].given_logprobs if request.sequences else []
+    wanted = request.sampling.prompt_logprobs is not None
+    return RequestFinished(request.rid, usage(request, now), (None, *given) if wanted else ())
+
+
+def scored(request: Request, now: float) -> ScoreOutput:
+    """The end of a request for scores."""
+    scores = (seq.given_logprobs for seq in request.sequences)
+    found = tuple(tuple(token.logprob for token in given) for given in scores)
+    return ScoreOutput(request.rid, found, usage(request, now))
+
+
+def failed(request: Request, error: Exception) -> RequestFailed:
+    """The end of a request that something went wrong with."""
+    code = error.code if isinstance(error, RadixgenError) else RadixgenError.code
+    param = error.param if isinstance(error, InvalidRequest) else None
+    return RequestFailed(request.rid, code, str(error) or type(error).__name__, param)
 
 
 def usage(request: Request, now: float) -> Usage:

@@ -5,7 +5,7 @@ no sampling results.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from radixgen.cache.radix import Match
 from radixgen.config import ScheduleConfig
@@ -18,6 +18,9 @@ from radixgen.schedule.request import Drafter, Request, SequenceState, Status
 from radixgen.schedule.step import Step, total_pages_missing
 
 MAX_DRAFTS = 32  # a sequence and step
+MAX_AHEAD = (
+    32  # steps planned ahead in a row while somebody waits, whom time may have brought forward
+)
 MAX_LOOKS = 256  # waiting sequences looked at in one step, so that no queue makes a step slow
 
 
@@ -40,6 +43,8 @@ class Planner:
         self._lingering: list[SequenceState] = []  # finished, their pages awaited by their forks
         self._failed: list[tuple[SequenceState, Exception]] = []
         self._improved: dict[SequenceState, None] = {}  # to get a better place in the queue
+        self._has_changed = False  # since the last look at who may enter
+        self._num_ahead = 0  # steps since then
         self._holds_twins = self.queue.holds_twins and memory.cache.can_match
 
     # ---- waiting ----
@@ -47,6 +52,7 @@ class Planner:
     def wait(self, sequence: SequenceState) -> None:
         """Put a sequence into the queue."""
         sequence.status = Status.WAITING
+        self._has_changed = True
         if self.queue.uses_matches:
             sequence.matched = self.memory.find(sequence).num_tokens
         if self.queue.holds_twins:
@@ -72,6 +78,7 @@ class Planner:
         """A running sequence gives up its pages and its place."""
         place = self._lingering if sequence in self._lingering else self.running
         place.remove(sequence)
+        self._has_changed = True
         self.memory.leave(sequence, keep=keep, final=final)
         self._improve(self.marks.withdraw(sequence))
 
@@ -172,6 +179,18 @@ class Planner:
             return list(self.drafter.propose(sequence, limit, num_rows))
         return []
 
+    def foresees(self, sequence: SequenceState, num_rows: int) -> bool:
+        """Whether guesses of what follows a token are worth waiting until that is drawn."""
+        limit = min(self.rules.max_drafts(sequence), MAX_DRAFTS)
+        if limit <= 0 or sequence.law or sequence.is_thinking:
+            return False
+        if self.drafter is None or sequence.request.propose is not None:
+            return sequence.request.propose is not None
+        try:
+            return self.drafter.foresees(sequence, limit, num_rows)
+        except Exception:  # the request's own, to be met again when the step is planned
+            return True
+
     def jump(self, sequence: SequenceState) -> Sequence[int]:
         """Tokens that follow for certain and need no verification. Log-probabilities that are
         wanted need one, as does a law of its own."""
@@ -228,9 +247,21 @@ class Planner:
             del self._improved[sequence]
             self.queue.push(sequence)
 
+    def may_admit(self) -> bool:
+        """Whether somebody might enter if a step were planned anew. Asked before each step that is
+        planned ahead instead."""
+        if self.forks or self._improved or self._lingering:
+            return True
+        self._num_ahead += 1
+        return len(self.queue) > 0 and (self._has_changed or self._num_ahead > MAX_AHEAD)
+
     def _admit(self, step: Step, now: float) -> None:
-        if step.preempted:
-            return
+        self._num_ahead = 0
+        if not step.preempted:
+            self._admit_some(step, now)
+        self._has_changed = step.preempted or step.left <= 0 or bool(step.copies)
+
+    def _admit_some(self, step: Step, now: float) -> None:
         displaces = self.config.policy == "priority"
         missing = total_pages_missing(self.running, self.memory.page_size)
         for sequence, match in self._candidates(now):
@@ -340,10 +371,11 @@ class Planner:
         self.preempt(min(lower, key=self._loss), step)
         return True
 
-    def check(self) -> None:
-        """Raises AssertionError unless each sequence is where its status says."""
+    def check(self, leaving: Collection[SequenceState] = ()) -> None:
+        """Raises AssertionError unless each sequence is where its status says. `leaving`: those
+        that are over, and whose pages a step under way uses."""
         self.memory.check([*self.running, *self._lingering])
-        assert all(seq.status is Status.RUNNING for seq in self.running)
+        assert all(seq.status is Status.RUNNING or seq in leaving for seq in self.running)
         assert all(seq.status is Status.WAITING for seq in self.queue)
         assert len(self.running) <= self.max_running
 

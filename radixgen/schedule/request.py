@@ -43,6 +43,10 @@ class Drafter(Protocol):
         """At most `limit` tokens; `num_rows`: sequences in the step."""
         ...
 
+    def foresees(self, sequence: "SequenceState", limit: int, num_rows: int) -> bool:
+        """Whether there will be guesses once the next token is known, worth waiting for it."""
+        ...
+
     def jump(self, sequence: "SequenceState", limit: int) -> Sequence[int]:
         """At most `limit` tokens to be taken unverified, if that was asked for."""
         ...

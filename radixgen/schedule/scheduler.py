@@ -8,13 +8,14 @@ after preemption are all this rule. A step is filled in this order:
     2. unfinished prefills, oldest first: what is left of the budget
     3. waiting sequences, in the policy's order, while budget and pages last
 
-`schedule` plans a step, the runner computes it, `update` takes in what came of it. Every request
-gets exactly one terminal event, whatever happens.
+`schedule` plans a step, the runner computes it, `update` takes in what came of it. While it is
+computed `schedule_ahead` may plan the next (ahead.py), whose draws `resume` completes after that
+`update`. Pages go once no step uses them. Every request gets exactly one terminal event, whatever
+happens.
 """
 
 import random
 import time
-from array import array
 from collections.abc import Callable, Sequence
 
 from radixgen.batch import RowResult, ScheduledBatch, StepResult
@@ -22,11 +23,20 @@ from radixgen.cache.radix import RadixCache
 from radixgen.cache.verify import check_cache
 from radixgen.config import ScheduleConfig
 from radixgen.errors import InvalidRequest, RadixgenError, RequestAborted
-from radixgen.messages import RequestFailed, RequestFinished, ScoreOutput
 from radixgen.schedule.admission import Admission
+from radixgen.schedule.ahead import plan_ahead
+from radixgen.schedule.beginnings import begin, guide
 from radixgen.schedule.law import LawFactory
 from radixgen.schedule.memory import Memory
-from radixgen.schedule.outputs import StopRules, Taken, obeys_law, output, usage
+from radixgen.schedule.outputs import (
+    StopRules,
+    Taken,
+    failed,
+    finished,
+    obeys_law,
+    output,
+    scored,
+)
 from radixgen.schedule.planner import Planner
 from radixgen.schedule.request import (
     Event,
@@ -39,9 +49,9 @@ from radixgen.schedule.request import (
     ThoughtRules,
 )
 from radixgen.schedule.step import MaskRequest, PlannedRow, Step
+from radixgen.schedule.under_way import UnderWay
 from radixgen.types import FinishReason
 
-_SEEDS = 2**64
 _COUNTERS = (
     "steps",
     "computed_tokens",
@@ -95,7 +105,7 @@ class Scheduler:
         self._rng = rng or random.Random()
         self._check = check
         self._num_added = 0
-        self._step: Step | None = None
+        self._under_way = UnderWay()
         self._outbox: list[Event] = []
         self._seconds = 0.0  # that a request takes, smoothed
         self._counts = dict.fromkeys(_COUNTERS, 0.0)
@@ -122,7 +132,7 @@ class Scheduler:
         request.arrival, request.order = self._clock(), self._num_added
         request.seed = self._rng.getrandbits(64) if sampling.seed is None else sampling.seed
         request.open_choices = set(range(request.num_choices))
-        sequence = self._begin(request, 0)
+        sequence = begin(request, 0, self.admission.stop_factory)
         self._num_added += 1
         self._counts["hinted_requests"] += request.is_hinted
         self.requests[request.rid] = request
@@ -147,7 +157,7 @@ class Scheduler:
         request.thoughts = thoughts
         first = request.sequences[0]
         try:
-            self._guide(first)
+            guide(first, self.admission.stop_factory)
         except Exception as error:
             self._fail(request, error)
         else:
@@ -164,7 +174,7 @@ class Scheduler:
         for index in sorted(request.open_choices):
             self._outbox.append(SequenceOutput(rid, index, (), (), FinishReason.ABORT))
         self._counts["aborted_requests"] += 1
-        self._close(request, self._finished(request))
+        self._close(request, finished(request, self._clock()))
         return self.take_events()
 
     def fail(self, rid: str, error: Exception) -> list[Event]:
@@ -175,15 +185,18 @@ class Scheduler:
         return self.take_events()
 
     def fail_all(self, error: Exception) -> list[Event]:
-        """End every request; a step under way is given up."""
-        self._give_up_step()
+        """End every request; the steps under way are given up."""
+        self.drop_ahead()
+        self._end_step()
         for request in list(self.requests.values()):
             self._fail(request, error)
         return self.take_events()
 
     def fail_step(self, error: Exception) -> list[Event]:
-        """The step under way raised: end the requests in it, and only those."""
-        step = self._give_up_step()
+        """The step under way raised: end the requests in it, and only those. One behind it is
+        given up."""
+        self.drop_ahead()
+        step = self._end_step()
         for sequence in step.rows if step else ():
             if sequence.request.rid in self.requests:
                 self._fail(sequence.request, error)
@@ -203,7 +216,7 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch | None:
         """The next step, or None when there is nothing to compute. `masks` tells which rows of the
         step's bitmask belong to which matcher."""
-        if self._step is not None:
+        if self._under_way.step is not None:
             raise RuntimeError("the last step is not over: call update, fail_step or fail_all")
         step = self.planner.plan(self._clock())
         for sequence, error in self.planner.take_failed():
@@ -214,22 +227,51 @@ class Scheduler:
         if not step.rows:
             self.memory.unpin()
             return None
-        self._step = step
+        self._under_way.step = step
+        batch = self.resume()
+        self._count_step(batch)
+        return batch
+
+    def schedule_ahead(self) -> ScheduledBatch | None:
+        """The step behind the one under way, or None when that is to be waited for.
+
+        Rows of it that follow a row under way draw by what `resume` tells.
+        """
+        step = self._under_way.step
+        if step is None or self._under_way.ahead is not None:
+            raise RuntimeError("there is not one step under way to plan ahead of")
+        ahead = self._under_way.ahead = plan_ahead(self.planner, step)
+        if ahead is None:
+            return None
+        batch, _ = ahead.batch(self.cache.page_size, self.rules)
+        self._count_step(batch)
+        return batch
+
+    def resume(self) -> ScheduledBatch:
+        """The step under way, with what is known by now of the tokens before its draws."""
+        step = self._under_way.step
+        assert step is not None, "no step is under way"
         batch, self.masks = step.batch(self.cache.page_size, self.rules)
+        return batch
+
+    def drop_ahead(self) -> None:
+        """The step planned behind the one under way is not computed, or in vain."""
+        self._under_way.ahead = None
+
+    def _count_step(self, batch: ScheduledBatch) -> None:
         self._counts["steps"] += 1
         self._counts["computed_tokens"] += batch.num_tokens
         self._counts["copied_pages"] += len(batch.copies)
-        return batch
 
     def update(self, batch: ScheduledBatch, result: StepResult) -> list[Event]:
         """Take in what a step computed; returns the events due, terminal ones included."""
-        step = self._give_up_step()
+        step = self._under_way.step
         if step is None:
             raise RuntimeError("no step is under way: call schedule first")
         if len(result.rows) != len(step.rows):
             error = RadixgenError(f"{len(result.rows)} results for {len(step.rows)} rows")
-            self._step = step
             return self.fail_step(error)
+        self._end_step()
         for planned, row in zip(list(step.rows.values()), result.rows, strict=True):
             self._take_row(planned, row)
         if self._check:
@@ -239,14 +281,15 @@ class Scheduler:
     def check(self) -> None:
         """Raises AssertionError unless tree, pool, pages, locks and places all agree."""
         check_cache(self.cache)
-        self.planner.check()
+        self.planner.check(self._under_way.leaving)
         open_sequences = {
             seq
             for request in self.requests.values()
             for seq in request.sequences
             if seq.status is not Status.FINISHED
         }
-        assert set(self.planner.running) <= open_sequences, "a finished sequence still runs"
+        going = set(self.planner.running).difference(self._under_way.leaving)
+        assert going <= open_sequences, "a finished sequence still runs"
         for request in self.requests.values():
             assert request.open_choices, f"{request.rid} is open without an open choice"
 
@@ -261,13 +304,15 @@ class Scheduler:
             **self.memory.counts(),
         }
 
-    def _give_up_step(self) -> Step | None:
-        """The device is done with the step under way: what it used may change again."""
-        step, self._step = self._step, None
+    def _end_step(self) -> Step | None:
+        """The device is done with the step under way: what it alone used may change again."""
+        step = self._under_way.step
         self.masks = ()
         self.memory.unpin()
-        for sequence in step.rows if step else ():
-            if sequence.status is Status.FINISHED and sequence.node is not None:
+        for sequence, keep in self._under_way.end():
+            if keep:
+                self.planner.finish(sequence)
+            else:
                 self.planner.stop(sequence, keep=False, final=True)
         return step
 
@@ -306,8 +351,9 @@ class Scheduler:
             self._fork(sequence.request)
         if refused:
             self._restart(sequence)
-        if taken.num_tokens or taken.finish_reason:
-            self._report(sequence, row, taken)
+        if (taken.num_tokens or taken.finish_reason) and not sequence.is_scored:
+            event = output(sequence, row, taken)
+            self._outbox += [] if event is None else [event]
         if taken.finish_reason:
             self._finish(sequence)
 
@@ -342,41 +388,7 @@ class Scheduler:
         if drafter is not None and planned.drafts and request.propose is None:
             drafter.learn(planned.sequence, planned.drafts, len(row.token_ids) - 1)
 
-    def _report(self, sequence: SequenceState, row: RowResult, taken: Taken) -> None:
-        event = None if sequence.is_scored else output(sequence, row, taken)
-        if event is not None:
-            self._outbox.append(event)
-
     # ---- beginnings and ends ----
-
-    def _begin(self, request: Request, index: int) -> SequenceState:
-        """A choice's sequence, with a matcher and a stop watch of its own."""
-        tokens, given_from = array("i", request.prompt_ids), None
-        if request.continuations is not None:
-            given_from = len(tokens)
-            tokens += request.continuations[index]
-        elif request.sampling.prompt_logprobs is not None and index == 0 and len(tokens) > 1:
-            given_from = 1
-        sequence = SequenceState(
-            request, index, tokens, len(tokens), (request.seed + index) % _SEEDS
-        )
-        sequence.given_from = given_from
-        self._guide(sequence)
-        request.sequences.append(sequence)
-        return sequence
-
-    def _guide(self, sequence: SequenceState) -> None:
-        """Give a sequence that has no output yet what follows its text."""
-        request = sequence.request
-        sequence.matcher = None if request.make_matcher is None else request.make_matcher()
-        sequence.is_thinking = request.thoughts is not None
-        if request.thoughts is not None:
-            sequence.answer, sequence.matcher = sequence.matcher, request.thoughts.make_matcher()
-        if request.make_law is not None and sequence.law is None:
-            sequence.law = request.make_law(sequence.seed)
-        if request.sampling.stop and self.admission.stop_factory is not None:
-            make_watch = self.admission.stop_factory
-            sequence.stop_watch = make_watch(request.sampling, request.num_healed)
 
     def _restart(self, sequence: SequenceState) -> None:
         """Its law takes the output back. What was computed stays in the tree for the next try."""
@@ -385,7 +397,7 @@ class Scheduler:
         sequence.request.completion_tokens -= len(sequence.outputs)
         self.planner.stop(sequence, keep=True, final=False)
         sequence.begin_again(sequence.law.restart())
-        self._guide(sequence)
+        guide(sequence, self.admission.stop_factory)
         self.planner.wait(sequence)
 
     def _fork(self, request: Request) -> None:
@@ -394,8 +406,8 @@ class Scheduler:
         if request.forked or first.num_computed < len(request.prompt_ids) - 1:
             return
         request.forked = True
-        for index in range(1, request.num_choices):
-            self.planner.forks.append(self._begin(request, index))
+        others = range(1, request.num_choices)
+        self.planner.forks += [begin(request, i, self.admission.stop_factory) for i in others]
 
     def _finish(self, sequence: SequenceState) -> None:
         request = sequence.request
@@ -403,30 +415,17 @@ class Scheduler:
         if sequence.law is not None:
             sequence.law.finish()
         request.open_choices.discard(sequence.index)
-        self.planner.finish(sequence)
+        if not self._under_way.defer(sequence, keep=True):
+            self.planner.finish(sequence)
         if request.open_choices:
             return
         self._counts["finished_requests"] += 1
-        if request.continuations is None:
-            self._close(request, self._finished(request))
-        else:
-            scores = tuple(
-                tuple(token.logprob for token in seq.given_logprobs) for seq in request.sequences
-            )
-            self._close(request, ScoreOutput(request.rid, scores, usage(request, self._clock())))
-
-    def _finished(self, request: Request) -> RequestFinished:
-        given = request.sequences[0].given_logprobs if request.sequences else []
-        wanted = request.sampling.prompt_logprobs is not None
-        spent = usage(request, self._clock())
-        return RequestFinished(request.rid, spent, (None, *given) if wanted else ())
+        end = finished if request.continuations is None else scored
+        self._close(request, end(request, self._clock()))
 
     def _fail(self, request: Request, error: Exception) -> None:
-        code = error.code if isinstance(error, RadixgenError) else RadixgenError.code
-        message = str(error) or type(error).__name__
-        param = error.param if isinstance(error, InvalidRequest) else None
         self._counts["failed_requests"] += 1
-        self._close(request, RequestFailed(request.rid, code, message, param), keep=False)
+        self._close(request, failed(request, error), keep=False)
 
     def _close(self, request: Request, event: Event, *, keep: bool = True) -> None:
         """The request's one terminal event; its pages go, once no step uses them."""
@@ -436,7 +435,7 @@ class Scheduler:
             old, sequence.status = sequence.status, Status.FINISHED
             if sequence.node is None:
                 self.planner.remove(sequence, old)
-            elif self._step is None or sequence not in self._step.rows:
+            elif not self._under_way.defer(sequence, keep=keep):
                 self.planner.stop(sequence, keep=keep, final=True)
         self._seconds += 0.1 * (self._clock() - request.arrival - self._seconds)
         self._outbox.append(event)

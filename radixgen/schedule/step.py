@@ -6,25 +6,33 @@ from dataclasses import dataclass, field
 from radixgen.batch import PageCopy, RowResult, ScheduledBatch, ScheduledRow
 from radixgen.errors import RadixgenError
 from radixgen.schedule.outputs import StopRules
-from radixgen.schedule.request import GrammarMatcher, SequenceState
+from radixgen.schedule.request import GrammarMatcher, SequenceState, Status
 
 
 @dataclass(slots=True)
 class PlannedRow:
-    """`num_tokens` known tokens from the first that is not computed, and then `drafts`."""
+    """`num_tokens` known tokens from the first that is not computed, and then `drafts`.
+
+    Or one token that is not known yet, since the row of number `follows` of the step before is only
+    to draw it.
+    """
 
     sequence: SequenceState
     num_tokens: int
     drafts: list[int] = field(default_factory=list)
     start: int = 0
+    follows: int | None = None
 
     @property
     def samples(self) -> bool:
+        """Whether a token is drawn after the row. A row planned ahead may turn out to be in vain,
+        or known text to go on behind it."""
         sequence = self.sequence
         return (
             not sequence.is_scored
             and sequence.request.sampling.max_tokens != 0
-            and self.start + self.num_tokens == sequence.num_known
+            and self.start + self.num_tokens >= sequence.num_known
+            and sequence.status is Status.RUNNING
         )
 
     @property
@@ -78,8 +86,11 @@ class Step:
         self.preempted = False  # for want of pages: nobody new enters
 
     def add(self, sequence: SequenceState, num_tokens: int) -> None:
-        self.rows[sequence] = PlannedRow(sequence, num_tokens, start=sequence.num_computed)
-        self.left -= num_tokens
+        self.put(PlannedRow(sequence, num_tokens, start=sequence.num_computed))
+
+    def put(self, row: PlannedRow) -> None:
+        self.rows[row.sequence] = row
+        self.left -= row.num_tokens
 
     def add_drafts(self, sequence: SequenceState, drafts: list[int]) -> None:
         self.rows[sequence].drafts = drafts
@@ -110,6 +121,7 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
     sequence, start = planned.sequence, planned.start
     request = sequence.request
     end = start + planned.num_tokens
+    is_known = end <= sequence.num_known
     num_pages = -(-(end + len(planned.drafts)) // page_size)
     scores = planned.num_given > 0
     follows = scores and end < sequence.num_given
@@ -117,7 +129,7 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
     return ScheduledRow(
         rid=request.rid,
         index=sequence.index,
-        token_ids=[*sequence.tokens[start:end], *planned.drafts],
+        token_ids=[*sequence.tokens[start:end], *planned.drafts] if is_known else [0],
         start=start,
         page_ids=sequence.page_ids[:num_pages],
         sample=planned.samples,
@@ -132,8 +144,15 @@ def _row(planned: PlannedRow, page_size: int, mask_row: int | None) -> Scheduled
         next_id=sequence.tokens[end] if follows else None,
         weights=sequence.law.weights() if planned.samples and sequence.law else (),
         lora=request.lora,
-        plain_ids=sequence.plain_ids[: num_pages - start // page_size],
+        plain_ids=_plain_ids(sequence, start // page_size, num_pages),
+        follows=None if is_known else planned.follows,
     )
+
+
+def _plain_ids(sequence: SequenceState, first: int, end: int) -> list[int]:
+    """Of its pages `first` to `end`, which are not full yet, the plain ones."""
+    before = len(sequence.page_ids) - len(sequence.plain_ids)
+    return sequence.plain_ids[first - before : end - before]
 
 
 def total_pages_missing(sequences: Iterable[SequenceState], page_size: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import write_adapter, write_tiny_model
-from scheduling import drive_engine, expect_empty, terminals_of, tokens_of
+from scheduling import drive_engine, expect_empty, overlapped, terminals_of, tokens_of
 from test_triton_forward import Repeater
 
 from radixgen.config import from_settings
@@ -173,3 +173,21 @@ def test_adapters_beside_rows_without(folder: Path) -> None:
     wanted = answers(make(folder, "c"), asked)
     assert wanted[0] != wanted[1]
     assert answers(make(folder, "triton"), asked) == wanted
+
+
+def test_overlapped(folder: Path, expected: list[list[int]]) -> None:
+    """Tokens go from one step to the next on the device, beside one with a mask and an adapter's,
+    in steps that are recorded and in others, and some end before the others."""
+    engine = make(folder, "triton", max_step_tokens=24)
+    assert isinstance(engine.runner, ModelRunner)
+    for pages in (*engine.runner.cache.k_pages, *engine.runner.cache.v_pages):
+        pages.zero_()  # as above
+    recorder = engine.runner.decoder.recorder = Repeater()
+    spec = GrammarSpec("regex", "[0-9]{4}")
+    asked = [(PROMPTS[3], GREEDY_TO_THE_END, spec, ""), (PROMPTS[0], GREEDY, None, "a")]
+    wanted = answers(make(folder, "c"), asked)
+    engine = overlapped(engine)
+    assert answers(engine, [*plain(PROMPTS[:2]), *asked]) == [*expected[:2], *wanted]
+    assert engine.stats()["overlapped_steps"] > 2
+    assert recorder.num_recorded > 0
+    expect_empty(engine.scheduler)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from scheduling import (
     FakeClock,
+    HashedStep,
     HashModel,
     expect_empty,
     expect_tokens,
@@ -89,6 +90,8 @@ class World:
         self.requests: dict[str, Request] = {}
         self.events: list[Event] = []
         self.batch: ScheduledBatch | None = None
+        self.launched: HashedStep | None = None
+        self.ahead: HashedStep | None = None
         self.prompts = [self._ids(self.limit) for _ in range(2)]
 
     def _ids(self, count: int) -> list[int]:
@@ -113,6 +116,7 @@ class World:
                 n=rng.choice([1, 1, 2, 4]),
                 seed=rng.randrange(1000),
                 prompt_logprobs=rng.choice([None, None, 1]),
+                stop_token_ids=rng.choice([(), tuple(range(0, VOCAB, 6))]),
             )
             request.waiting_for_grammar = rng.random() < 0.2
             if rng.random() < 0.3:
@@ -140,19 +144,37 @@ class World:
         if self.batch is None:
             self.batch = self.scheduler.schedule()
             self.events += self.scheduler.take_events()
+            if self.batch is not None:
+                self._draw(self.model.launch(self.batch))
+
+    def lead(self) -> None:
+        """Launch a step behind the one under way."""
+        if self.batch is not None and self.ahead is None:
+            batch = self.scheduler.schedule_ahead()
+            if batch is not None:
+                self.ahead = self.model.launch(batch)
+
+    def _draw(self, launched: HashedStep) -> None:
+        assert self.batch is not None
+        self.model.draw(launched, self.batch.rows)
+        self.launched = launched
 
     def end(self) -> None:
         batch, self.batch = self.batch, None
-        if batch is None:
+        ahead, self.ahead = self.ahead, None
+        if batch is None or self.launched is None:
             return
         luck = self.rng.random()
-        rows = list(self.model.run(batch).rows)
+        rows = list(self.model.collect(self.launched).rows)
         if luck < 0.01:
             self.events += self.scheduler.fail_step(RuntimeError("device lost"))
             return
         if luck < 0.03:
             rows[self.rng.randrange(len(rows))] = RowResult(error="not finite")
         self.events += self.scheduler.update(batch, StepResult(rows))
+        if ahead is not None:
+            self.batch = self.scheduler.resume()
+            self._draw(ahead)
 
     def act(self) -> None:
         self.clock.now += self.rng.random()
@@ -167,12 +189,15 @@ class World:
             self.scheduler.flush_cache()
         elif choice < 0.25:
             self.scheduler.grammar_ready(self.some_rid(), Endless)
-        elif choice < 0.6:
+        elif choice < 0.5:
             self.begin()
+        elif choice < 0.7:
+            self.lead()
         else:
             self.end()
 
     def finish(self) -> None:
+        self.end()
         self.end()
         for rid in self.requests:
             self.scheduler.grammar_ready(rid, Endless)
@@ -180,6 +205,7 @@ class World:
             if not self.scheduler.has_work:
                 return
             self.begin()
+            self.lead()
             self.end()
         raise AssertionError("livelock")
 
