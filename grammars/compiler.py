@@ -89,9 +89,8 @@ class GrammarCompiler:
         more time or memory than one grammar may take.
         """
         with self._lock:
-            found = self._kept.get(spec)
-            if found is not None and found.engine.num_bytes <= self._max_bytes // 2:
-                self._kept.move_to_end(spec)
+            found = self._find(spec)
+            if found is not None:
                 return found
             running = self._running.get(spec)
             mine = running is None
@@ -101,10 +100,17 @@ class GrammarCompiler:
             self._run(spec, running)
         return running.result()
 
-    def has(self, spec: GrammarSpec) -> bool:
-        """Whether `compile` would find it in the cache."""
+    def find(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        """The compiled grammar of a spec if it is in the cache."""
         with self._lock:
-            return spec in self._kept
+            return self._find(spec)
+
+    def _find(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        found = self._kept.get(spec)
+        if found is None or found.engine.num_bytes > self._max_bytes // 2:
+            return None
+        self._kept.move_to_end(spec)
+        return found
 
     def _run(self, spec: GrammarSpec, future: "Future[CompiledGrammar]") -> None:
         try:

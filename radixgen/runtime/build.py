@@ -26,7 +26,7 @@ from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
-from radixgen.runtime.grammar_pool import HEAVY_NICE, LIGHT, GrammarPool
+from radixgen.runtime.grammar_pool import LIGHT, NICE, GrammarPool
 from radixgen.runtime.grammar_screen import Screen
 from radixgen.runtime.overlap import OverlappedEngine
 from radixgen.runtime.ranks import Ranks, set_threads, start_ranks
@@ -143,7 +143,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
     """Compiles constraints in threads of its own, after a trial in a process of its own."""
-    return GrammarPool(lambda: make_compiler(tokenizer), Screen(LIGHT), Screen(nice=HEAVY_NICE))
+    return GrammarPool(lambda: make_compiler(tokenizer), Screen(LIGHT), Screen(nice=NICE))
 
 
 def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:

@@ -10,6 +10,7 @@ long. A request that waits for its grammar delays nobody: steps go on and take i
 grammar that cannot be compiled fails its own request. Knows matchers, and of a request its name.
 """
 
+import itertools
 import logging
 import os
 import sys
@@ -36,8 +37,7 @@ LIGHT = 0.1  # seconds of the processor within which a light constraint is tried
 SHARE = 1 / 8  # of the time that each lane works while there are steps
 CREDIT = 0.25  # seconds that light constraints take of late before there is a rest
 GLANCE = 0.05  # seconds between two looks whether a rest is over
-NICE = 10  # of the thread that compiles heavy ones: a tenth of a core that others want
-HEAVY_NICE = 15  # of the process that tries them: a thirtieth
+NICE = 15  # of what tries and compiles heavy ones: a thirtieth of a core that others want
 MAX_HEAVY = 4  # engines of heavy grammars
 
 
@@ -71,7 +71,7 @@ def _step_back(nice: int) -> None:
 class GrammarPool:
     """Compiles for one vocabulary. `make_compiler` is called once, in a thread of the pool.
 
-    `wake` is called from such a thread whenever an outcome is ready. What is not in the cache is
+    `wake` is called, from any thread, whenever an outcome is ready. What is not in the cache is
     compiled by `screen` first, and by `patient` if that takes it too long. `pace` tells the pool
     what the engine is at.
     """
@@ -88,9 +88,10 @@ class GrammarPool:
         self._compiler: GrammarCompiler | None = None
         self._light = _Lane("grammars", screen, CREDIT)
         self._slow = _Lane("heavy grammars", patient, 0.0, NICE)
-        self._ready: deque[Outcome] = deque()
+        self._ready: deque[tuple[int, Outcome]] = deque()  # with its ticket
         self._lock = threading.Lock()
-        self._wanted: set[str] = set()
+        self._tickets = itertools.count()
+        self._wanted: dict[str, int] = {}  # rid -> ticket of the last who had it
         self._is_needed = threading.Event()  # a constraint has come
         self._num_open = 0  # pieces of work that no lane is done with
         self._heavy: deque[GrammarCompiler] = deque(maxlen=MAX_HEAVY)
@@ -141,36 +142,49 @@ class GrammarPool:
             self._num_open -= 1
 
     def submit(self, rid: str, *specs: GrammarSpec | None) -> None:
-        """Compile a request's constraints; the outcome comes by `take`."""
+        """Compile a request's constraints; the outcome comes by `take`. What is known is there at
+        once, whatever else is tried."""
         with self._lock:
-            self._wanted.add(rid)
+            ticket = self._wanted[rid] = next(self._tickets)
+        known = tuple(None if spec is None else self._find(spec) for spec in specs)
+        if known.count(None) == specs.count(None):
+            self._count_cached(len(specs) - specs.count(None))
+            self._deliver(ticket, Outcome(rid, known))
+            return
+        with self._lock:
             self._num_open += 1
         self._is_needed.set()
-        self._light.thread.submit(self._work, rid, specs, self._light)
+        self._light.thread.submit(self._work, rid, ticket, specs, self._light)
 
     def forget(self, rid: str) -> None:
         """Nobody waits any more; a compile that has not begun is left out."""
         with self._lock:
-            self._wanted.discard(rid)
+            self._wanted.pop(rid, None)
 
     def take(self) -> list[Outcome]:
-        """The outcomes that are ready."""
+        """The outcomes that are ready. What was forgotten has none, also when another request has
+        its name by now."""
         outcomes = []
         while self._ready:
-            outcome = self._ready.popleft()
+            ticket, outcome = self._ready.popleft()
             with self._lock:
-                self._wanted.discard(outcome.rid)
-            outcomes.append(outcome)
+                if self._wanted.get(outcome.rid) == ticket:
+                    del self._wanted[outcome.rid]
+                    outcomes.append(outcome)
         return outcomes
 
-    def _work(self, rid: str, specs: Sequence[GrammarSpec | None], lane: _Lane) -> None:
-        if rid not in self._wanted or self._finish(rid, specs, lane):
+    def _work(
+        self, rid: str, ticket: int, specs: Sequence[GrammarSpec | None], lane: _Lane
+    ) -> None:
+        if self._wanted.get(rid) != ticket or self._finish(rid, ticket, specs, lane):
             with self._lock:
                 self._num_open -= 1
         else:
-            self._slow.thread.submit(self._work, rid, specs, self._slow)
+            self._slow.thread.submit(self._work, rid, ticket, specs, self._slow)
 
-    def _finish(self, rid: str, specs: Sequence[GrammarSpec | None], lane: _Lane) -> bool:
+    def _finish(
+        self, rid: str, ticket: int, specs: Sequence[GrammarSpec | None], lane: _Lane
+    ) -> bool:
         """False when it is for the other lane to do."""
         try:
             grammars = tuple(None if spec is None else self._get(spec, lane) for spec in specs)
@@ -183,17 +197,25 @@ class GrammarPool:
         except Exception as error:
             outcome = Outcome(rid, (), InvalidGrammar(f"the constraint failed: {error!r}"))
             self.num_refused += 1
-        self._ready.append(outcome)
-        self.wake()
+        self._deliver(ticket, outcome)
         return True
+
+    def _deliver(self, ticket: int, outcome: Outcome) -> None:
+        self._ready.append((ticket, outcome))
+        self.wake()
+
+    def _find(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        """A grammar that was compiled before, if it is kept."""
+        compilers = () if self._compiler is None else (self._compiler, *self._heavy.copy())
+        return next((known for each in compilers if (known := each.find(spec))), None)
 
     def _get(self, spec: GrammarSpec, lane: _Lane) -> CompiledGrammar:
         """A compiled grammar. Raises TakesLong in the light lane."""
         shared = self._get_compiler(lane)
-        for compiler in (shared, *self._heavy.copy()):
-            if compiler.has(spec):
-                self.num_cached += 1
-                return compiler.compile(spec)
+        known = self._find(spec)
+        if known is not None:
+            self._count_cached(1)
+            return known
         self._rest(lane)
         started = time.monotonic()
         try:
@@ -213,6 +235,10 @@ class GrammarPool:
                 lane.screen.start()  # meanwhile
             self._compiler = self._make_compiler()
         return self._compiler
+
+    def _count_cached(self, count: int) -> None:
+        with self._lock:
+            self.num_cached += count
 
     def _count(self, started: float) -> None:
         with self._lock:

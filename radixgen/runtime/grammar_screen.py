@@ -43,6 +43,7 @@ END_SECONDS = 5.0  # for a process that has closed its end to be gone
 PATIENCE = 6.0
 LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
 MAX_BYTES = 2 << 30  # of the process's address space
+AGAIN = 0.05  # seconds of the processor after which what did not end is told to again
 NICE = 5  # of the process, unless it is told more; and of its start
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
 
@@ -243,11 +244,10 @@ def main() -> None:
 
 
 def _ring(_: int, frame: FrameType | None) -> None:
-    """End the work on a constraint; a little later where the error would be lost, and with it what
-    a finalizer has to do."""
-    if frame is not None and frame.f_code.co_filename == weakref.__file__:
-        signal.setitimer(signal.ITIMER_PROF, 0.01)
-    else:
+    """End the work on a constraint; again a little later where the error is lost, as it is in what
+    is called when an object goes. What a finalizer has to do is done."""
+    signal.setitimer(signal.ITIMER_PROF, AGAIN)
+    if frame is None or frame.f_code.co_filename != weakref.__file__:
         raise _OutOfTimeError
 
 
@@ -270,6 +270,7 @@ def _timed_verdict(compiler: GrammarCompiler, line: bytes) -> str | None:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
     except _OutOfTimeError:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         return None
 
 

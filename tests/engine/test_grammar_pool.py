@@ -4,6 +4,7 @@ import json
 import random
 import re
 import threading
+import time
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -198,6 +199,59 @@ def test_what_takes_long_delays_no_other_constraint() -> None:
     (outcome,) = pool.take()
     assert outcome.rid == "hostile"
     assert "over 10 s to compile" in str(outcome.error)
+
+
+def test_what_is_known_waits_for_no_trial() -> None:
+    class Stuck(Verdict):
+        def check(self, spec: GrammarSpec) -> None:
+            if spec.source == "slow":
+                assert let_go.wait(timeout=60)
+
+    let_go = threading.Event()
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), Stuck())
+    known, slow = GrammarSpec("regex", "a+"), GrammarSpec("regex", "slow")
+    first = outcome_of(pool, known.source)
+    pool.submit("hostile", slow)
+    pool.submit("both", known, slow)
+    pool.submit("thoughts", None, known)
+    assert pool.take() == [Outcome("thoughts", (None, *first.grammars))], "at once"
+    let_go.set()
+    await_idle(pool)
+    assert [outcome.rid for outcome in pool.take()] == ["hostile", "both"]
+    assert (pool.num_compiled, pool.num_cached) == (2, 3)
+
+
+def test_a_name_that_is_used_again_gets_no_grammar_of_before() -> None:
+    class Stuck(Verdict):
+        def check(self, spec: GrammarSpec) -> None:
+            if spec.source == "slow":
+                begun.set()
+                assert let_go.wait(timeout=60)
+
+    begun, let_go = threading.Event(), threading.Event()
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    pool = GrammarPool(lambda: GrammarCompiler(vocabulary), Stuck())
+    outcome_of(pool, "b+")
+    pool.submit("r", GrammarSpec("regex", "slow"))
+    assert begun.wait(timeout=60)
+    pool.forget("r")
+    pool.submit("r", GrammarSpec("regex", "c+"))
+    let_go.set()
+    await_idle(pool)
+    (outcome,) = pool.take()
+    assert [grammar and grammar.spec.source for grammar in outcome.grammars] == ["c+"]
+    pool.submit("r", GrammarSpec("regex", "b+"))  # known, so ready at once
+    pool.forget("r")
+    assert pool.take() == []
+    assert pool.num_waiting == 0
+
+
+def await_idle(pool: GrammarPool) -> None:
+    deadline = time.monotonic() + 60
+    while not pool.is_idle:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("spec", [None, GrammarSpec("regex", "[ab]{3}")])

@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import signal
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,7 @@ from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime import grammar_screen
@@ -68,6 +70,35 @@ def test_what_takes_too_long_is_stopped_and_the_next_one_is_not(screen: Screen) 
     screen.max_seconds = 30.0
     screen.check(GOOD)
     assert (pid_of(screen), screen.num_killed) == (pid, 0), "it goes on with the next one"
+
+
+def test_a_constraint_is_stopped_again_where_that_was_lost() -> None:
+    class Stubborn(GrammarCompiler):
+        """As what is called when an object goes: its errors lead nowhere."""
+
+        num_rings = 0
+
+        def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+            end = time.process_time() + 20
+            while time.process_time() < end:
+                try:
+                    while time.process_time() < end:
+                        pass
+                except BaseException:
+                    self.num_rings += 1
+                    if self.num_rings == 3:
+                        raise
+            raise AssertionError("nobody stopped it")
+
+    compiler = Stubborn(_vocabulary())
+    order = {"seconds": 0.01, "spec": asdict(GOOD)}
+    before = signal.signal(signal.SIGPROF, grammar_screen._ring)
+    try:
+        assert grammar_screen._timed_verdict(compiler, json.dumps(order).encode()) is None
+        assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    assert compiler.num_rings == 3
 
 
 def test_what_cannot_be_stopped_is_killed(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
