@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from itertools import chain
 
+import torch
+
 from radixgen.kernels import kivi
 from radixgen.kernels.triton import (
     activation,
@@ -15,8 +17,10 @@ from radixgen.kernels.triton import (
     page_copy,
     rope_write,
     sampling,
+    slices,
 )
 from radixgen.kernels.triton import kivi as triton_kivi
+from radixgen.kernels.triton.blocks import FORMS
 from radixgen.kernels.triton.compile import Variant
 from radixgen.kernels.triton.launch import AMD_OPTIONS, power_of_two
 from radixgen.kernels.triton.tiles import AMD_TILE_OPTIONS
@@ -215,39 +219,62 @@ def _rope_write() -> Iterator[Variant]:
 
 
 def _linear() -> Iterator[Variant]:
-    for tile in linear.TILES:
-        yield Variant.of(
-            f"linear product rows={tile.rows}",
-            linear.linear_kernel,
-            {
-                "*bf16": "x weight bias out",
-                "i32": "rows outputs columns x_stride weight_stride",
-            },
-            odd="rows",
-            num_warps=tile.num_warps,
-            num_stages=tile.num_stages,
-            amd=AMD_TILE_OPTIONS,
-            BIASED=False,
-            BLOCK_OUTPUTS=tile.outputs,
-            BLOCK_ROWS=tile.rows,
-            BLOCK_COLUMNS=tile.columns,
-        )
+    ways = {"whole": linear.TILES, "slices": linear.SLICED_TILES, "split": linear.TILES[:-1]}
+    for way, tiles in ways.items():
+        for tile in tiles:
+            yield Variant.of(
+                f"linear product {way} rows={tile.rows}",
+                linear.linear_kernel,
+                _by_type(
+                    ("*bf16", "x weight bias"),
+                    ("*fp32" if way == "split" else "*bf16", "out"),
+                    ("i32", "rows outputs columns x_stride weight_stride"),
+                ),
+                odd="rows",
+                num_warps=tile.num_warps,
+                num_stages=tile.num_stages,
+                amd=AMD_TILE_OPTIONS,
+                BIASED=False,
+                SLICED=way == "slices",
+                SPLIT=way == "split",
+                SLICE=linear.SLICE,
+                BLOCK_OUTPUTS=tile.outputs,
+                BLOCK_ROWS=tile.rows,
+                BLOCK_COLUMNS=tile.columns,
+            )
+    yield Variant.of(
+        "linear sum of slices",
+        slices.add_slices_kernel,
+        {"*fp32": "parts", "*bf16": "bias out", "i32": "rows outputs num_slices"},
+        odd="rows num_slices",
+        num_warps=1,
+        BIASED=False,
+        BLOCK=slices.SUM_BLOCK,
+    )
+
+
+def _by_type(*named: tuple[str, str]) -> dict[str, str]:
+    """Types and the names that have them, where several pairs may be of one type."""
+    types = dict.fromkeys(kind for kind, _ in named)
+    return {kind: " ".join(names for own, names in named if own == kind) for kind in types}
 
 
 def _packed() -> Iterator[Variant]:
-    for kind in ("q4_1", "q8_0"):
-        form = packed.FORMS[kind]
+    for kind in ("q4_1", "q8_0", "q4_k", "q6_k"):
+        form = FORMS[kind]
+        codes = "*u8" if form.bits == 4 else "*i8"
+        scales = "*fp32" if form.scale_dtype == torch.float32 else "*fp16"
         for tile in packed.TILES:
             yield Variant.of(
                 f"linear_packed product {kind} rows={tile.rows}",
                 packed.linear_packed_kernel,
-                {
-                    "*bf16": "x bias" if tile.rows == 16 else "x bias out",
-                    "*fp32": "out" if tile.rows == 16 else "",
-                    "*u8" if form.bits == 4 else "*i8": "codes",
-                    "*fp16": "scales lows",
-                    "i32": "rows outputs columns x_stride",
-                },
+                _by_type(
+                    ("*bf16", "x bias"),
+                    ("*fp32" if tile.rows == 16 else "*bf16", "out"),
+                    (codes, "codes"),
+                    (scales, "scales lows"),
+                    ("i32", "rows outputs columns x_stride"),
+                ),
                 odd="rows",
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
@@ -255,6 +282,7 @@ def _packed() -> Iterator[Variant]:
                 BITS=form.bits,
                 OFFSET=form.offset,
                 HAS_LOW=form.has_low,
+                GROUPS=packed.TILE // form.group,
                 BIASED=False,
                 SPLIT=tile.rows == 16,
                 SLICE=packed.SLICE,
@@ -266,8 +294,8 @@ def _packed() -> Iterator[Variant]:
             packed.rows_kernel,
             {
                 "*i64": "token_ids",
-                "*u8" if form.bits == 4 else "*i8": "codes",
-                "*fp16": "scales lows",
+                codes: "codes",
+                scales: "scales lows",
                 "*bf16": "out",
                 "i32": "columns",
             },
@@ -275,17 +303,9 @@ def _packed() -> Iterator[Variant]:
             BITS=form.bits,
             OFFSET=form.offset,
             HAS_LOW=form.has_low,
+            GROUPS=packed.TILE // form.group,
             BLOCK=packed.EMBED_BLOCK,
         )
-    yield Variant.of(
-        "linear_packed sum of slices",
-        packed.add_slices_kernel,
-        {"*fp32": "parts", "*bf16": "bias out", "i32": "rows outputs num_slices"},
-        odd="rows num_slices",
-        num_warps=1,
-        BIASED=False,
-        BLOCK=packed.SUM_BLOCK,
-    )
 
 
 def _moves() -> Iterator[Variant]:

@@ -66,12 +66,12 @@ def weight_bytes(tensors: Mapping[str, Weight], dtype: torch.dtype) -> int:
 
 
 def _bytes_of(weight: Weight, dtype: torch.dtype) -> int:
-    from radixgen.kernels.triton.packed import FORMS
+    from radixgen.kernels.triton.blocks import FORMS
 
     count = torch.Size(weight.shape).numel()
-    if isinstance(weight, PackedWeight) and weight.kind in FORMS:
+    if isinstance(weight, PackedWeight):
         form = FORMS[weight.kind]
-        return count * form.bits // 8 + count // 32 * (4 if form.has_low else 2)
+        return count * form.bits // 8 + count // form.group * form.group_bytes
     return count * dtype.itemsize
 
 

@@ -1,6 +1,6 @@
 """A decoder's weights as Triton's kernels read them: packed ones tiled, all on the device.
 
-Block types that no kernel reads become floats. Knows forms of weights, no computation.
+Knows forms of weights, no computation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from radixgen.errors import ModelError
 from radixgen.kernels.block_types import PackedWeight
-from radixgen.kernels.linear import Weight, dequantize_rows
+from radixgen.kernels.linear import Weight
 from radixgen.kernels.triton.lora import MAX_RANK, LoraWeights
-from radixgen.kernels.triton.packed import FORMS, TiledWeight, pack_for_gpu
+from radixgen.kernels.triton.packed import TiledWeight, pack_for_gpu
 from radixgen.model.adapters import MATRICES, Adapter, LowRank
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
@@ -66,7 +66,7 @@ def launch_weights(
     device = weights.final_norm.device
 
     def there(weight: Weight) -> Matrix:
-        return _form(weight, dtype, device)
+        return weight if isinstance(weight, Tensor) else pack_for_gpu(weight, device)
 
     def parts(projection: Projection) -> Parts:
         return tuple((there(weight), bias) for weight, bias in projection.parts)
@@ -81,14 +81,6 @@ def launch_weights(
     tied = _same(weights.head, weights.embedding)
     head = embedding if tied else there(weights.head)
     return LaunchWeights(embedding, layers, weights.final_norm, head)
-
-
-def _form(weight: Weight, dtype: torch.dtype, device: torch.device) -> Matrix:
-    if isinstance(weight, Tensor):
-        return weight
-    if weight.kind in FORMS:
-        return pack_for_gpu(weight, device)
-    return dequantize_rows(weight, None).to(device, dtype)
 
 
 Sizes = tuple[int, list[int]]  # of inputs, and of the outputs of the matrices side by side
