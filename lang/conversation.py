@@ -56,7 +56,7 @@ class Conversation:
     def __init__(self, form: Format) -> None:
         self.form = form
         self._ids: Shared[int] = Shared(_no_ids)
-        self.pending = ""
+        self._pending: list[str] = []
         self._pieces: Shared[str] = Shared(list)
         self.num_characters = 0  # of text
         self._messages: Shared[dict[str, str]] = Shared(list)  # closed ones
@@ -111,6 +111,18 @@ class Conversation:
         return lambda: "".join(pieces.since(0))
 
     @property
+    def pending(self) -> str:
+        """The literal that waits as text. Put together when it is asked for: it may be long, and
+        grows in small parts."""
+        if len(self._pending) > 1:
+            self._pending = ["".join(self._pending)]
+        return self._pending[0] if self._pending else ""
+
+    @pending.setter
+    def pending(self, text: str) -> None:
+        self._pending = [text] if text else []
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """Of all messages, the open one included."""
         return self._turns.roles
@@ -129,7 +141,7 @@ class Conversation:
         """A literal."""
         if text:
             self._write(text)
-            self.pending += text
+            self._pending.append(text)
 
     def _write(self, text: str) -> None:
         self._pieces.append(text)

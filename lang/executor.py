@@ -59,12 +59,14 @@ from radixgen.lang.steps import (
     settle_choice,
     settle_thoughts,
     skip,
+    value_of,
 )
 from radixgen.lang.stream import Stream
 from radixgen.lang.variables import Variable, running_loop
 from radixgen.types import CacheHint, GrammarSpec
 
 MAX_QUEUED = 100_000  # nodes that a program may be ahead of the model
+TURN = 256  # nodes that are done one after the other, before others of the loop have their turn
 _NOTHING = GrammarSpec("regex", "()")  # an answer of no characters
 
 
@@ -110,7 +112,8 @@ class Executor:
     @property
     def at_rest(self) -> bool:
         """The program has returned and everything it said is done."""
-        return self.closed and not self._queue and self._task is None
+        runs = self._task is not None and not self._task.done()
+        return self.closed and not self._queue and not runs
 
     def check(self, nodes: Sequence[Node]) -> list[Node]:
         """Nodes that would come next, with the run's options filled in.
@@ -249,9 +252,13 @@ class Executor:
         self._wake()
 
     async def _drain(self) -> None:
+        num_done = 0
         while self._queue:
             told = self._running = self._queue.popleft()
+            num_done += 1
             try:
+                if num_done % TURN == 0:
+                    await asyncio.sleep(0)
                 if self.error is None:
                     await self._execute(told)
             except asyncio.CancelledError:
@@ -285,9 +292,8 @@ class Executor:
 
     def _stop(self, reason: str) -> None:
         self._cancelled = reason
-        if self._task is not None:
-            self._task.cancel()
-        elif not self.at_rest:
+        stops = self._task is not None and self._task.cancel()  # which one that has ended does not
+        if not stops and not self.at_rest:
             self.fail(RequestAborted(reason))
 
     async def _execute(self, told: Told) -> None:
@@ -377,12 +383,7 @@ class Executor:
 
     def _settle(self, told: Told, gen: Gen, generations: Sequence[Generation]) -> None:
         if told.variables:
-            told.variables[0].settle(self._value(gen, generations), meta_of(generations))
-
-    def _value(self, gen: Gen, generations: Sequence[Generation]) -> Any:
-        parse = gen.parse or str
-        values = [parse(answer_of(gen, generation)) for generation in generations]
-        return values if (gen.options.n or 1) > 1 else values[0]
+            told.variables[0].settle(value_of(gen, generations), meta_of(generations))
 
     async def _select(self, node: Select, told: Told) -> None:
         thoughts = {} if node.thoughts is None else await self._think(node, node.thoughts, told)

@@ -8,11 +8,11 @@ how programs are written or batched.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 from radixgen.errors import InvalidRequest, RequestAborted
@@ -104,16 +104,21 @@ async def aplay(
     executor = state.executor
     limit = asyncio.timeout(time_limit)
     try:
-        async with limit:
-            executor.ret_value = await function(state, **arguments)
-            await Awaited(executor.finish())
-            for child, reached in _forks(executor):
-                await arrival(reached)
-                _look(child)
+        # One limit for whatever is awaited; one for a state that is added to without an await.
+        with _limited(executor, time_limit):
+            async with limit:
+                executor.ret_value = await function(state, **arguments)
+                await Awaited(executor.finish())
+                for child, reached in _forks(executor):
+                    await arrival(reached)
+                    _look(child)
     except TimeoutError as error:
         executor.end(_too_long(executor.program, time_limit) if limit.expired() else error)
-        if executor.error is not None and executor.error is not error:
-            raise executor.error from None
+        ended = executor.error
+        if ended is not None and ended is not error:
+            where = error.__cause__.__traceback__ if error.__cause__ else None
+            note_line(ended.with_traceback(where), executor.program)
+            raise ended from None
         raise
     except asyncio.CancelledError:
         executor.end(RequestAborted(f"program {executor.program!r} was cancelled"))
@@ -168,7 +173,7 @@ def _too_long(program: str, time_limit: float | None) -> RequestAborted:
     return RequestAborted(f"program {program!r} did not end within its time_limit of {time_limit}s")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _limited(executor: Executor, seconds: float | None) -> Iterator[None]:
     """End a state after some time. Its thread learns it at its next step with the state."""
     if seconds is None:
@@ -180,8 +185,11 @@ def _limited(executor: Executor, seconds: float | None) -> Iterator[None]:
     def begin() -> None:
         timers.append(loop.call_later(seconds, executor.cancel, reason))
 
-    loop.call_soon_threadsafe(begin)
+    closed = contextlib.suppress(RuntimeError)  # the loop: nothing can take too long there
+    with closed:
+        loop.call_soon_threadsafe(begin)
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(lambda: timers[0].cancel())
+        with closed:
+            loop.call_soon_threadsafe(lambda: timers[0].cancel())

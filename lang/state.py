@@ -120,7 +120,7 @@ class AsyncProgramState(Speaker):
 
     def __getitem__(self, name: str) -> Awaitable[Any]:
         """`await s[name]`: the value of a variable, any number of times."""
-        return Awaited(self._variable(name).value, self._saw)
+        return Awaited(self._variable(name).value, self._saw, f"s[{name!r}]")
 
     async def get_var(self, name: str) -> Any:
         return await self[name]

@@ -175,6 +175,13 @@ def answer_of(gen: Gen, generation: Generation) -> str:
     return generation.text.lstrip() if trims(gen) else generation.text
 
 
+def value_of(gen: Gen, generations: Sequence[Generation]) -> Any:
+    """What the variable becomes: a value, or one of each choice where several are asked for."""
+    parse = gen.parse or str
+    values = [parse(answer_of(gen, generation)) for generation in generations]
+    return values if (gen.options.n or 1) > 1 else values[0]
+
+
 def settle_thoughts(told: Told, generations: Sequence[Generation]) -> None:
     """Give the variable of the thoughts its value: one text, or one of each choice."""
     if told.thoughts is not None:

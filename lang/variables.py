@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
-from radixgen.errors import RadixgenError
+from radixgen.errors import InvalidRequest, RadixgenError
 from radixgen.lang.stream import Stream
 
 
@@ -62,16 +62,35 @@ def wait_for(future: Future[Any], *, what: str) -> Any:
 class Awaited:
     """A value of another event loop, to be awaited in this one, any number of times.
 
-    `saw` is told of an error that the awaiter gets.
+    `saw` is told of an error that the awaiter gets. `what`: as a program writes it. Text, truth and
+    equality of it are refused, as a program that forgot its `await` would go on with nonsense.
     """
 
-    __slots__ = ("_future", "_saw")
+    __slots__ = ("_future", "_saw", "_what")
 
     def __init__(
-        self, future: Future[Any], saw: Callable[[BaseException], None] | None = None
+        self,
+        future: Future[Any],
+        saw: Callable[[BaseException], None] | None = None,
+        what: str = "this",
     ) -> None:
         self._future = future
         self._saw = saw
+        self._what = what
+
+    def __repr__(self) -> str:
+        return f"<{self._what}, to be awaited>"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise InvalidRequest(f"{self._what} is not awaited: write `await {self._what}`")
+
+    __str__ = __format__ = __bool__ = __add__ = __radd__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        return self is other if isinstance(other, Awaited) else self._refuse()
+
+    __hash__ = object.__hash__
 
     def __await__(self) -> Generator[Any, None, Any]:
         try:

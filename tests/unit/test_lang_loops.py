@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from scripted_backend import ScriptedBackend, generating, wait_until
 
-from radixgen.errors import InvalidRequest, RadixgenError
+from radixgen.errors import InvalidRequest, RadixgenError, RequestAborted
 from radixgen.lang.api import function, gen
-from radixgen.lang.executor import Executor
+from radixgen.lang.executor import TURN, Executor
 from radixgen.lang.ir import GenOptions
 from radixgen.lang.state import AsyncProgramState, ProgramState
 from radixgen.threads import new_loop
@@ -243,3 +243,84 @@ def test_a_backend_that_has_ended(backend: ScriptedBackend) -> None:
     with pytest.raises(RadixgenError, match="has been shut down"):
         asks.run("x", backend=backend)
     backend.loop = kept
+
+
+def test_much_text_leaves_others_of_the_loop_their_turn(here: ScriptedBackend) -> None:
+    @function
+    async def program(s: AsyncProgramState) -> int:
+        s += ["x"] * (10 * TURN)
+        done, num_turns = asyncio.ensure_future(s.sync()), 0
+        while not done.done():
+            await asyncio.sleep(0)
+            num_turns += 1
+        assert await s.text() == "x" * (10 * TURN)
+        return num_turns
+
+    state = here.loop.run_until_complete(program.arun(backend=here))
+    assert state.ret_value >= 10
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+def test_cancelled_at_any_moment(here: ScriptedBackend, num_turns: int) -> None:
+    @function
+    async def program(s: AsyncProgramState) -> None:
+        s += "x"
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        s.cancel()
+        for _ in range(6):
+            await asyncio.sleep(0)
+        s += "y"
+
+    with pytest.raises(RequestAborted, match="was cancelled"):
+        here.loop.run_until_complete(program.arun(backend=here))
+
+
+def test_a_program_without_an_end_is_ended_by_its_time_limit(backend: ScriptedBackend) -> None:
+    @function
+    def blocking(s: ProgramState) -> None:
+        while True:
+            s += "more"
+
+    @function
+    async def without_await(s: AsyncProgramState) -> None:
+        while True:
+            s += "more"
+
+    @function
+    async def awaiting(s: AsyncProgramState) -> None:
+        await asyncio.sleep(3600)
+
+    lines = ('s += "more"', 's += "more"', "await asyncio.sleep(3600)")
+    for program, line in zip((blocking, without_await, awaiting), lines, strict=True):
+        with pytest.raises(RequestAborted, match="time_limit") as caught:
+            program.run(backend=backend, time_limit=0.05)
+        assert line in "".join(caught.value.__notes__)
+    assert asks.run("x", backend=backend).ret_value == "(1)"
+
+
+FORGOTTEN: list[Callable[[Any], object]] = [
+    lambda value: f"{value}",
+    lambda value: str(value),
+    lambda value: value == "yes",
+    lambda value: value in ("yes", "no"),
+    lambda value: value or "no",
+    lambda value: "the " + value,
+    lambda value: value + " one",
+    lambda value: value < 5,
+]
+
+
+@pytest.mark.parametrize("use", FORGOTTEN)
+def test_a_forgotten_await_is_an_error(
+    backend: ScriptedBackend, use: Callable[[Any], object]
+) -> None:
+    @function
+    async def program(s: AsyncProgramState) -> None:
+        s += gen("a")
+        assert repr(s["a"]) == "<s['a'], to be awaited>"
+        assert await asyncio.gather(s["a"], s["a"]) == ["(0)", "(0)"]
+        use(s["a"])
+
+    with pytest.raises(InvalidRequest, match=r"await s\['a'\]"):
+        program.run(backend=backend)
