@@ -319,7 +319,7 @@ def test_a_forgotten_await_is_an_error(
     async def program(s: AsyncProgramState) -> None:
         s += gen("a")
         assert repr(s["a"]) == "<s['a'], to be awaited>"
-        assert await asyncio.gather(s["a"], s["a"]) == ["(0)", "(0)"]
+        assert [*await asyncio.gather(s["a"], s["a"])] == ["(0)", "(0)"]
         use(s["a"])
 
     with pytest.raises(InvalidRequest, match=r"await s\['a'\]"):
