@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.engine import Engine, make_engine
+from radixgen.grammars.engine import Engine, NativeEngine, make_engine
 from radixgen.grammars.expr import Node, RuleSet, concat, literal
 from radixgen.grammars.following import Following, with_commas
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.grammars.warm import warm
 from radixgen.types import GrammarSpec, OptionValue
 
 DEFAULT_MAX_BYTES = 512 << 20
 MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is parsed
+MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
+MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
 HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
@@ -79,7 +82,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
         self._kept_bytes = 0
         self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
-        self._engine = engine_factory(vocabulary, max_bytes)
+        self._engine = self._fresh_engine()
         with_commas(vocabulary)  # looked up once, rather than within a text's first mask
 
     def compile(self, spec: GrammarSpec) -> CompiledGrammar:
@@ -145,10 +148,17 @@ class GrammarCompiler:
     def _current_engine(self) -> Engine:
         with self._lock:
             if self._engine.num_bytes > self._max_bytes // 2:
-                self._engine = self._make_engine(self.vocabulary, self._max_bytes)
+                self._engine = self._fresh_engine()
                 self._kept.clear()
                 self._kept_bytes = 0
             return self._engine
+
+    def _fresh_engine(self) -> Engine:
+        engine = self._make_engine(self.vocabulary, self._max_bytes)
+        is_native = isinstance(engine, NativeEngine)
+        if is_native and self.vocabulary.size >= MANY_TOKENS and self._max_bytes >= MUCH:
+            warm(engine)
+        return engine
 
     def _keep(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
         if compiled.engine is not self._engine:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_check import Checker, Note, Notes
@@ -89,6 +90,8 @@ def _root(document: Document, checker: Checker, values: Values) -> Node:
     node = values.value(root)
     if not is_productive(node):
         raise InvalidGrammar("no value satisfies the schema", "#")
+    if isinstance(node, ChainRule):  # the engine looks into it when the first text begins
+        return values.rules.rule(("root",), lambda: node, productive=True)
     return node
 
 

@@ -128,6 +128,17 @@ typedef struct {                                      /* the vocabulary as seen 
     Remainders *outside;                              /* the tokens that do not stay inside */
 } Slice;
 
+enum { NUM_LOOPS = 8, LOOK_FOR_LOOP = 32 };           /* look once so many nodes stayed in a state */
+typedef struct {                                      /* states that a walk often stayed in, each where
+                                                         its number says, and groups that stay there */
+    u32 state[NUM_LOOPS], stays[NUM_LOOPS];
+    u64 groups[NUM_LOOPS];
+    u8 noted[NUM_LOOPS];
+} Loops;
+
+typedef struct { Counted *p; u32 n, cap; } CountedList;
+typedef struct { Exit *p; u32 n, cap; } ExitList;
+
 enum Fault { OK, OUT_OF_MEMORY, TOO_LARGE, TOO_AMBIGUOUS, TOO_DEEP, UNDECIDED, CALLBACK, TOO_SLOW };
 
 typedef i32 (*ExpandRule)(u32 rule, i32 check);
@@ -173,7 +184,7 @@ typedef struct Engine {
     VEC(u32) unfolded;                                /* stacks that a mask is put together from */
     VEC(u32) path;                                    /* state by depth of a walk */
     VEC(u32) path2;
-    VEC(u32) loop_path, loop_count;                   /* a slice may be built within a walk */
+    VEC(u32) loop_path, loop_count, item_path;        /* a slice may be built within a walk */
     VEC(u32) loops;                                   /* loops to slice before the next mask, so that
                                                          their counts can meet: see make_and */
     VEC(u32) open_rules, level;                       /* of one search for costs */
@@ -283,6 +294,7 @@ static inline u32 step(Engine *e, u32 state, u32 byte) {
 int index_trie(Trie *t);
 void drop_trie(Trie *t);
 u64 groups_to(Engine *e, u32 state, u32 next);
+u64 groups_in(Engine *e, Loops *loops, u32 state);
 
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);
@@ -293,7 +305,8 @@ void add_hits(Engine *e, u32 node, u32 state);
 u32 worst_cost(Engine *e, u32 state);
 
 /* heads.c */
-u32 head_record(Engine *e, u32 state);
+u32 head_record(Engine *e, u32 state, int made);
+u32 bounded_record(Engine *e, u32 state);
 
 /* complete.c */
 #define NEVER 0x7FFFFFFFu
@@ -308,8 +321,10 @@ Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 int is_code(const Engine *e, u32 item);
 u32 outside_record(Engine *e, Slice *s, u32 state);
-typedef struct { Exit *p; u32 n, cap; } ExitList;
 void keep_exits(Engine *e, Slice *s, const ExitList *exits);
+void keep_inside(Engine *e, Slice *s, const CountedList *inside);
+u32 row_within(Engine *e, Slice *s, u32 count);
+void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 u32 add_hit_row(Engine *e);
 u32 finish_record(Engine *e, u32 base);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ABOVE = 12, MAX_MEMBERS = 64, NARROW = 4, LOOK_FOR_LOOP = 128 };
+enum { MAX_ABOVE = 12, MAX_MEMBERS = 64, NARROW = 4, MAX_PARTS = 64, MAX_TRIED = 2000 };
 
 /* ---- finding the mark ---------------------------------------------------------------------------- */
 
@@ -70,76 +70,164 @@ static void note_both(Engine *e, Slice *s, u32 state) {
         if (step(e, state, byte) != DEAD) s->first.w[byte >> 6] |= 1ull << (byte & 63);
 }
 
-static u32 note_tokens(Engine *e, Slice *s, u32 from, u32 end, u32 state) {
-    const Trie *t = &e->trie;
-    u32 before = e->hits.n;
-    for (u32 i = from; i < end; i++) TOKENS_AT(t, i, k) PUSH(e, e->hits, (u32)k);
-    if (e->hits.n == before) return end;
-    u32 cost = state_cost(e, state);
-    if (cost > s->dearest) s->dearest = cost;
-    return end;
+static void note_token(Engine *e, CountedList *inside, u32 node, u32 count) {
+    TOKENS_AT(&e->trie, node, k) PUSH(e, *inside, ((Counted){(u32)k, count}));
 }
 
-static void sort_out(Engine *e, Slice *s, ExitList *exits) {
+/* The tokens of a branch that stays in a state that a walk often stayed in; 0 if it does not. Of those
+   of one byte more, `per_byte` more items are touched. */
+static int sort_branch(Engine *e, Slice *s, Loops *loops, CountedList *inside, u32 node, u32 state, u32 touched,
+                       u32 per_byte) {
     const Trie *t = &e->trie;
-    u32 stays = 0, loop = DEAD;
-    u64 in_loop = 0; /* as in masks.c */
+    if (t->groups[node] & ~groups_in(e, loops, state)) return 0;
+    if (e->states.p[state].flags & S_ENDS && !loops->noted[state % NUM_LOOPS]) note_both(e, s, state);
+    loops->noted[state % NUM_LOOPS] = 1;
+    u32 end = node + (u32)t->size[node], above = (u32)t->depth[node] - 1;
+    for (u32 i = node; i < end; i++) note_token(e, inside, i, touched + per_byte * ((u32)t->depth[i] - above));
+    return 1;
+}
+
+/* One byte more of an item: its state, and how many were touched, doubled, plus one between two. */
+static void step_item(Engine *e, const Slice *item, u32 level, u32 byte) {
+    u32 next = step(e, e->item_path.p[level], byte), count = e->loop_count.p[level];
+    if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next);
+    u32 whole = (e->states.p[next].flags & S_ENDS) != 0;
+    e->item_path.p[level + 1] = whole ? item->start : next;
+    e->loop_count.p[level + 1] = ((count >> 1) + (count & 1)) << 1 | whole;
+}
+
+/* Walk the whole trie. `item`: what the text before the mark is made of, counted; NULL: not counted. */
+static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside, ExitList *exits) {
+    const Trie *t = &e->trie;
+    Loops loops = {{DEAD}, {0}, {0}, {0}};
     RESERVE(e, e->loop_path, t->max_depth + 2);
+    RESERVE(e, e->loop_count, t->max_depth + 2);
+    RESERVE(e, e->item_path, t->max_depth + 2);
+    u64 single = item ? groups_to(e, item->start, state_of(e, LOOP_END)) : ~0ull;
     e->loop_path.p[0] = s->start;
+    e->item_path.p[0] = item ? item->start : DEAD;
+    e->loop_count.p[0] = 1;
     for (u32 i = 1; i < t->num_nodes;) {
         u32 level = (u32)t->depth[i] - 1, byte = t->byte[i], here = e->loop_path.p[level];
-        u32 next = step(e, here, byte), end = i + (u32)t->size[i];
+        u32 next = step(e, here, byte), end = i + (u32)t->size[i], count = item ? e->loop_count.p[level] : 1;
         int ends = (e->states.p[here].flags & S_ENDS) != 0;
         e->steps++;
         if (next == DEAD) {
-            if (ends) PUSH(e, *exits, ((Exit){i, 0}));
+            if (ends) PUSH(e, *exits, ((Exit){i, count >> 1}));
             i = end;
             continue;
         }
         if (ends) s->first.w[byte >> 6] |= 1ull << (byte & 63);
-        if (next == here && next != loop && ++stays % LOOK_FOR_LOOP == 0) {
-            in_loop = groups_to(e, loop = next, next);
-            if (ends) note_both(e, s, next);
+        u32 before = inside->n;
+        int counts = count & 1 && !(t->groups[i] & ~single);
+        if (next == here && counts && sort_branch(e, s, &loops, inside, i, next, count >> 1, item != NULL)) {
+            i = end;
+        } else {
+            if (item) step_item(e, item, level, byte);
+            note_token(e, inside, i, item ? e->loop_count.p[level + 1] >> 1 : 0);
+            e->loop_path.p[level + 1] = next;
+            i++;
         }
-        int all = next == here && next == loop && !(t->groups[i] & ~in_loop);
-        e->loop_path.p[level + 1] = next;
-        i = note_tokens(e, s, i, all ? end : i + 1, next);
+        u32 cost = inside->n > before ? state_cost(e, next) : 0;
+        if (cost > s->dearest) s->dearest = cost;
     }
 }
 
-static Slice *slice_before(Engine *e, u32 state) {
-    if (e->states.p[state].slice) return e->slices.p[e->states.p[state].slice - 1];
+static Slice *slice_before(Engine *e, u32 state, const Slice *item) {
+    u32 known = e->states.p[state].slice;
+    if (known && (!item || e->slices.p[known - 1]->item == item->item)) return e->slices.p[known - 1];
     Slice *s = take(e, sizeof *s);
     PUSH(e, e->slices, s);
     u32 number = e->slices.n;
-    s->item = EPS;
+    s->item = item ? item->item : EPS;
     s->start = state;
     s->usable = 1;
-    s->rows = take(e, sizeof *s->rows);
+    CountedList inside = {NULL, 0, 0};
     ExitList exits = {NULL, 0, 0};
-    e->hits.n = 0;
-    sort_out(e, s, &exits);
-    s->rows[0] = add_hit_row(e);
+    sort_out(e, s, item, &inside, &exits);
+    keep_inside(e, s, &inside);
     keep_exits(e, s, &exits);
-    e->bytes -= exits.cap * sizeof *exits.p;
+    e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
+    DROP(inside);
     DROP(exits);
     e->states.p[state].slice = number;
     return s;
 }
 
-static u32 record_before(Engine *e, u32 state, int width) {
-    u32 mark, before = before_mark(e, state, width, &mark);
-    if (before == DEAD) return NONE;
-    Slice *s = slice_before(e, before);
+/* Whether nothing that the mark begins with could also go on before it. */
+static int stands_out(Engine *e, const Slice *s, u32 mark) {
     Mask after = first_bytes(e, state_of(e, mark));
     for (u32 w = 0; w < 4; w++)
-        if (after.w[w] & s->first.w[w]) return NONE;
-    return slice_record(e, s, 0, NONE, mark);
+        if (after.w[w] & s->first.w[w]) return 0;
+    return 1;
 }
 
-/* The record of a state that reads one text before one mark; NONE for any other. A mark of one byte,
-   as a quote, is likelier to be one. */
-u32 head_record(Engine *e, u32 state) {
-    u32 record = record_before(e, state, 1);
-    return record != NONE ? record : record_before(e, state, NARROW);
+static u32 record_before(Engine *e, u32 state, int width, int made) {
+    u32 mark, before = before_mark(e, state, width, &mark);
+    if (before == DEAD || !(made || e->states.p[before].slice)) return NONE;
+    Slice *s = slice_before(e, before, NULL);
+    return stands_out(e, s, mark) ? slice_record(e, s, 0, NONE, mark) : NONE;
+}
+
+/* The record of a state that reads one text before one mark; NONE for any other, and where the slice
+   of that text is not there and not to be `made`. A mark of one byte, as a quote, is likelier to be
+   one. */
+u32 head_record(Engine *e, u32 state, int made) {
+    u32 record = record_before(e, state, 1, made);
+    return record != NONE ? record : record_before(e, state, NARROW, made);
+}
+
+/* ---- texts of a bounded length ------------------------------------------------------------------- */
+
+/* An intersection without the bound from above of the first of its parts that counts items up to one:
+   EMPTY where there is none. */
+static u32 without_bound(Engine *e, Node both, Slice **item, u32 *high) {
+    u32 parts[MAX_PARTS];
+    *item = NULL;
+    if (both.kind != K_AND || both.b > MAX_PARTS) return EMPTY;
+    for (u32 i = 0; i < both.b; i++) {
+        parts[i] = e->lists.p[both.a + i];
+        Node part = e->nodes.p[parts[i]];
+        if (part.kind == K_NOT) return EMPTY; /* masks.c has a way for these */
+        if (part.kind != K_REP || part.c == NONE || *item) continue;
+        if (!(*item = slice_of(e, part.a))) continue;
+        *high = part.c;
+        parts[i] = make_repeat(e, part.a, part.b, NONE);
+    }
+    if (!*item) return EMPTY;
+    u32 free = make_and(e, parts, both.b);
+    if (e->nodes.p[free].flags & F_BOOL) e->nodes.p[free].flags |= F_ALIVE; /* as the bounded one is */
+    return free;
+}
+
+/* Strike the tokens of so many items that a text with them is known to be too long to be completed;
+   those of which it is not known are tried. 0 where these are too many. */
+static int strike_long(Engine *e, const Slice *s, u32 state, u32 high) {
+    const Trie *t = &e->trie;
+    u32 most = high < s->max_count ? high : s->max_count, sure = high > s->dearest ? high - s->dearest : 0;
+    if (sure >= most) return 1;
+    if (s->count_end[most] - s->count_end[sure] > MAX_TRIED) return 0;
+    for (u32 i = s->count_end[sure]; i < s->count_end[most]; i++) {
+        u32 token = s->by_count[i], after = state;
+        for (u32 k = t->offset[token]; k < t->offset[token + 1] && after != DEAD; k++) after = step(e, after, t->bytes[k]);
+        if (after == DEAD) PUSH(e, e->hits, token);
+        else weigh(e, after);
+    }
+    return 1;
+}
+
+/* The record of a state that reads a text of at most so many items before a mark: that without the
+   bound, but for what is too long. So a text needs one slice, not one for each number of items left. */
+u32 bounded_record(Engine *e, u32 state) {
+    u32 kernel = e->states.p[state].kernel, high = 0;
+    if (kernel & IS_SET || kernel <= LOOP_END) return NONE;
+    Stack top = e->stacks.p[kernel];
+    Slice *item;
+    u32 free = without_bound(e, e->nodes.p[top.head], &item, &high);
+    if (free == EMPTY || !is_narrow(e, top.tail, NARROW)) return NONE;
+    Slice *s = slice_before(e, state_of(e, push(e, free, LOOP_END)), item);
+    if (!stands_out(e, s, top.tail)) return NONE;
+    u32 base = row_within(e, s, high);
+    slice_hits(e, s, 0, high, top.tail);
+    return strike_long(e, s, state, high) ? finish_record(e, base) : NONE;
 }

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120,
-       LOOK_FOR_LOOP = 128 };
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120 };
 
 /* Note what a completion from a state costs, if that is asked for. */
 void weigh(Engine *e, u32 state) {
@@ -37,23 +36,20 @@ static void add_branch(Engine *e, u32 node, u32 state) {
    than `limit` nodes were visited. */
 int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
-    u32 end = node + (u32)t->size[node], visited = 0, stays = 0, loop = DEAD;
-    u64 in_loop = 0; /* groups that stay in the state `loop`, which many nodes stayed in */
+    u32 end = node + (u32)t->size[node], visited = 0;
+    Loops loops = {{DEAD}, {0}, {0}, {0}};
     i32 above = t->depth[node] + 1;
     RESERVE(e, e->path, e->trie.max_depth + 2);
     e->path.p[0] = state;
     for (u32 i = node + 1; i < end;) {
         u32 level = (u32)(t->depth[i] - above), here = e->path.p[level], next = step(e, here, t->byte[i]);
         if (++visited > limit) return 0;
-        if (next == here && next != DEAD) {
-            if (next != loop && ++stays % LOOK_FOR_LOOP == 0) in_loop = groups_to(e, loop = next, next);
-            if (next == loop && !(t->groups[i] & ~in_loop)) {
-                add_branch(e, i, next);
-                i += (u32)t->size[i];
-                continue;
-            }
-        }
         if (next == DEAD) {
+            i += (u32)t->size[i];
+            continue;
+        }
+        if (next == here && !(t->groups[i] & ~groups_in(e, &loops, next))) {
+            add_branch(e, i, next);
             i += (u32)t->size[i];
             continue;
         }
@@ -254,20 +250,34 @@ static u32 common_loop(Engine *e, u32 state) {
     return step(e, loop, byte_of[best]) == loop ? loop : DEAD;
 }
 
-/* A loop without bound among the stacks of a state, whose items can begin with so many bytes; if it
-   is not to be `made`, one that has been sliced before. */
+/* Whether most tokens begin with one of these bytes: as with a blank, they do in most vocabularies. */
+static int begins_most(const Trie *t, const Mask *first) {
+    u32 covered = 0;
+    for (u32 i = 1; i < t->num_nodes; i += (u32)t->size[i])
+        if (has(first, t->byte[i])) covered += (u32)t->size[i];
+    return covered > t->num_nodes / 4 * 3;
+}
+
+/* The widest loop without bound that a state may be in, whose items can begin with so many bytes; if
+   it is not to be `made`, one that has been sliced before. Of a narrow one most tokens would be
+   outside. */
 static Slice *endless_loop(Engine *e, u32 state, int width, int made) {
-    u32 kernel = e->states.p[state].kernel;
+    u32 kernel = e->states.p[state].kernel, best = NONE;
     for (u32 i = 0; i < tail_count(e, kernel); i++) {
-        u32 stack = tail_at(e, kernel, i);
-        if (stack <= LOOP_END) continue;
-        Node head = e->nodes.p[e->stacks.p[stack].head];
-        if (head.kind != K_REP || head.c != NONE || !(made || e->nodes.p[head.a].slice)) continue;
-        Mask first = first_bytes(e, state_of(e, push(e, head.a, LOOP_END)));
-        Slice *slice = mask_size(&first) >= width ? slice_of(e, head.a) : NULL;
-        if (slice) return slice;
+        for (u32 stack = tail_at(e, kernel, i); stack > LOOP_END && !(stack & IS_SET);) {
+            Stack s = e->stacks.p[stack];
+            Node head = e->nodes.p[s.head];
+            if (head.kind != K_REP) break;
+            stack = head.b ? END : s.tail; /* where it may be left at once, what follows runs too */
+            if (head.c != NONE || !(made || e->nodes.p[head.a].slice)) continue;
+            Mask first = first_bytes(e, state_of(e, push(e, head.a, LOOP_END)));
+            if (mask_size(&first) < width || !begins_most(&e->trie, &first)) continue;
+            if (!slice_of(e, head.a)) continue;
+            width = mask_size(&first) + 1;
+            best = head.a;
+        }
     }
-    return NULL;
+    return best == NONE ? NULL : slice_of(e, best);
 }
 
 static u32 stack_record(Engine *e, u32 stack, u32 state) {
@@ -276,8 +286,10 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     Node head = e->nodes.p[s.head];
     Slice *slice = head.kind == K_REP ? usable_slice(e, head, s.tail) : NULL;
     if (slice) return slice_record(e, slice, head.b, head.c, s.tail);
-    if (head.kind == K_AND) return difference_record(e, head, s.tail, state);
-    return NONE;
+    if (head.kind != K_AND) return NONE;
+    u32 record = bounded_record(e, state);
+    if (record == NONE) record = head_record(e, state, 0);
+    return record != NONE ? record : difference_record(e, head, s.tail, state);
 }
 
 /* Whether a stack allows much of the vocabulary and has a way of its own to say what. */
@@ -322,6 +334,7 @@ static u32 wide_record(Engine *e, u32 stack) {
     u32 state = state_of(e, stack);
     if (e->states.p[state].record && !e->weigh) return e->states.p[state].record - 1;
     u32 record = stack_record(e, stack, state);
+    if (record == NONE) record = head_record(e, state, 1);
     return record != NONE ? record : walk_record(e, state, ~0ull);
 }
 
@@ -387,7 +400,7 @@ u32 mask_record(Engine *e, u32 state) {
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
     if (record == NONE) record = parts_record(e, state);
     if (record == NONE && is_open(e, state)) {
-        if (!endless_loop(e, state, ALL_CHARACTERS, 0)) record = head_record(e, state);
+        if (!endless_loop(e, state, ALL_CHARACTERS, 0)) record = head_record(e, state, 1);
         if (record == NONE) record = open_record(e, state);
     }
     if (record == NONE) record = walk_record(e, state, ~0ull);

@@ -12,8 +12,6 @@ enum { MAX_MERGED = 60000 };
 
 /* ---- building ------------------------------------------------------------------------------- */
 
-typedef struct { Counted *p; u32 n, cap; } CountedList;
-
 /* Walk the whole trie through the loop; 0 when the item is not a prefix code. `loop_count` holds
    the items touched so far, doubled, plus one between two items. */
 static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits) {
@@ -61,7 +59,7 @@ void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
     for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.byte[exits->p[i].node]]++] = exits->p[i];
 }
 
-static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
+void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
     for (u32 i = 0; i < inside->n; i++)
         if (inside->p[i].count > s->max_count) s->max_count = inside->p[i].count;
     s->by_count = take(e, inside->n * sizeof(u32));
@@ -104,7 +102,7 @@ int is_code(const Engine *e, u32 item) {
 }
 
 /* The row of the tokens that touch at most `count` items. */
-static u32 row_within(Engine *e, Slice *s, u32 count) {
+u32 row_within(Engine *e, Slice *s, u32 count) {
     if (count > s->max_count) count = s->max_count;
     if (s->rows[count] != NONE) return s->rows[count];
     u32 words = e->trie.num_words, *row = calloc(words, sizeof *row);
@@ -231,9 +229,9 @@ static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, 
     }
 }
 
-/* The record of the loop with `low` to `high` items left before `tail`. */
-u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
-    u32 base = row_within(e, s, high), after = state_of(e, tail);
+/* Collect in `hits` the tokens that leave the loop, with `low` to `high` items left, for `tail`. */
+void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
+    u32 after = state_of(e, tail);
     Mask first = first_bytes(e, after);
     e->hits.n = 0;
     if (e->weigh) { /* inside the loop: an item may be open, and all that are still due */
@@ -248,6 +246,12 @@ u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
             if (s->remainders[byte]) walk_remainders(e, s->remainders[byte], next, low, high);
             else walk_exits(e, s, byte, next, low, high);
         }
+}
+
+/* The record of the loop with `low` to `high` items left before `tail`. */
+u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
+    u32 base = row_within(e, s, high);
+    slice_hits(e, s, low, high, tail);
     return finish_record(e, base);
 }
 

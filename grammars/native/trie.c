@@ -57,3 +57,16 @@ u64 groups_to(Engine *e, u32 state, u32 next) {
         else others |= 1ull << group_of(byte);
     return some & ~others;
 }
+
+/* The groups of which every byte stays in a state, once a walk stayed there often enough to look. */
+u64 groups_in(Engine *e, Loops *l, u32 state) {
+    u32 i = state % NUM_LOOPS;
+    if (l->state[i] != state) {
+        l->state[i] = state;
+        l->stays[i] = 0;
+        l->groups[i] = 0;
+        l->noted[i] = 0;
+    }
+    if (++l->stays[i] == LOOK_FOR_LOOP) l->groups[i] = groups_to(e, state, state);
+    return l->groups[i];
+}

@@ -153,6 +153,15 @@ def no_trigger() -> Node:
     )
 
 
+def bounded_words(low: int, high: int) -> Node:
+    """Strings of up to three words and of so many characters."""
+    blank = byte_set(b" -")
+    word = repeat(conj(expr(CHARACTER), complement(expr(blank))), 1, None)
+    words = concat(repeat(concat(word, repeat(blank, 1, None)), 0, 2), word)
+    both = conj(expr(words), expr(repeat(CHARACTER, low, high)))
+    return concat(lit(b'"'), both, lit(b'"'), optional(lit(b",")))
+
+
 GRAMMARS: dict[str, Callable[[], Node]] = {
     "string": lambda: STRING,
     "key": lambda: KEY,
@@ -175,6 +184,8 @@ GRAMMARS: dict[str, Callable[[], Node]] = {
         ),
         lit(b'"'),
     ),
+    "bounded words": lambda: bounded_words(1, 14),
+    "hardly bounded words": lambda: bounded_words(0, 60),
     "two strings": lambda: union(STRING, concat(lit(b'"'), repeat(CHARACTER, 0, 3), lit(b'":'))),
 }
 
