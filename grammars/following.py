@@ -7,6 +7,7 @@ these few are then followed one by one.
 """
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
+from radixgen.grammars.hook import Hook
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
@@ -25,11 +27,14 @@ _ENDS = frozenset(b'"]}0123456789el')  # how JSON values end
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A token that comes to a hook: behind its first `cut` bytes."""
+    """Tokens that come to hooks behind the bytes that they all begin with.
 
-    token: int
-    data: bytes
-    cut: int
+    Of each: its id, its bytes, and what of them is left for the hooks, blanks apart.
+    """
+
+    begun: bytes
+    hooks: list[Hook]
+    tokens: list[tuple[int, bytes, bytes]]
 
 
 @dataclass(slots=True)
@@ -59,46 +64,66 @@ class Following:
 
         words: [ceil(vocab / 32)] int32. `budget`: as of `GrammarMatcher.fill_bitmask`.
         """
-        bits = words.view(np.uint32)
-        for one in self._passing_at(state):
-            word, bit = one.token >> 5, np.uint32(1 << (one.token & 31))
-            if bits[word] & bit and not self._fits(state, text, one, budget):
-                bits[word] &= ~bit
+        bits = memoryview(words.view(np.uint32))
+        for group in self._passing_at(state):
+            allowed = [one for one in group.tokens if bits[one[0] >> 5] >> (one[0] & 31) & 1]
+            for token, data in self._unsure(state, text, group, allowed, budget):
+                if not self._fits(state, text, data, budget):
+                    bits[token >> 5] &= ~(1 << (token & 31))
 
     def _passing_at(self, state: int) -> list[Passing]:
         found = self._passing.get(state)
         if found is None:
             if len(self._passing) >= MAX_KEPT:
                 self._passing.clear()
-            found = self._passing[state] = list(self._find_passing(state))
+            found = self._passing[state] = self._find_passing(state)
         return found
 
     def _find_passing(self, state: int) -> list[Passing]:
-        vocabulary = self.engine.vocabulary
-        cuts = with_commas(vocabulary)
-        found = []
+        vocabulary, groups = self.engine.vocabulary, dict[bytes, Passing]()
+        cuts, hooks = with_commas(vocabulary), dict[int, list[Hook]]()
         for index, cut in self.engine.passing(state, cuts):
             token = cuts.tokens[index]
-            found.append(Passing(token, vocabulary.tokens[token] or b"", cut))
-        return found
+            data = vocabulary.tokens[token] or b""
+            begun = data[:cut]
+            group = groups.get(begun)
+            if group is None:
+                there = self.engine.after_bytes(state, begun)
+                if there not in hooks:  # many tokens lead to one place
+                    hooks[there] = self.engine.hooks(there)
+                group = groups[begun] = Passing(begun, hooks[there], [])
+            group.tokens.append((token, data, data[cut:].lstrip(BLANKS)))
+        return list(groups.values())
 
-    def _fits(self, state: int, text: bytes | bytearray, one: Passing, budget: int | None) -> bool:
+    def _unsure(
+        self,
+        state: int,
+        text: bytes | bytearray,
+        group: Passing,
+        tokens: list[tuple[int, bytes, bytes]],
+        budget: int | None,
+    ) -> Iterator[tuple[int, bytes]]:
+        """Those of which it takes more than a look to know whether they fit."""
+        if not tokens:
+            return
+        so_far = bytes(text) + group.begun
+        surely = [hook.surely(so_far) for hook in group.hooks]
+        for token, data, rest in tokens:
+            is_sure = not rest or all(fits(rest) for fits in surely)
+            if not is_sure or not (budget is None or self._is_ample(state, group, data, budget)):
+                yield token, data
+
+    def _fits(self, state: int, text: bytes | bytearray, data: bytes, budget: int | None) -> bool:
         """Whether a token can be followed to the end, within a budget."""
-        so_far, rest = bytes(text) + one.data[: one.cut], one.data[one.cut :].lstrip(BLANKS)
-        hooks = self.engine.hooks(self.engine.after_bytes(state, one.data[: one.cut]))
-        is_sure = not rest or all(hook.surely(so_far, rest) for hook in hooks)
-        if is_sure and (budget is None or self._is_ample(state, one, budget)):
-            return True
-        after = self.after(state, text, one.data)
+        after = self.after(state, text, data)
         if not after or budget is None:
             return after != 0
         return self._fewest(after) < budget
 
-    def _is_ample(self, state: int, one: Passing, budget: int) -> bool:
-        """Whether a budget plainly suffices, whatever stands before the hook."""
-        hooks = self.engine.hooks(self.engine.after_bytes(state, one.data[: one.cut]))
-        needed = self._fewest(self.engine.after_bytes(state, one.data))
-        spare = max(needed + 64 if hook.spare is None else hook.spare for hook in hooks)
+    def _is_ample(self, state: int, group: Passing, data: bytes, budget: int) -> bool:
+        """Whether a budget plainly suffices, whatever stands before the hooks."""
+        needed = self._fewest(self.engine.after_bytes(state, data))
+        spare = max(needed + 64 if hook.spare is None else hook.spare for hook in group.hooks)
         return needed + spare < budget
 
     def shortest(self, state: int, text: bytes | bytearray) -> list[int]:

@@ -22,14 +22,14 @@ class Hook(Rule):
         expand: Callable[[], Node],
         resolve: Callable[[bytes], Node],
         *,
-        surely: Callable[[bytes, bytes], bool],
+        surely: Callable[[bytes], Callable[[bytes], bool]],
         spare: int | None,
         most: int | None,
     ) -> None:
         # `most`: of any resolved rule; None where no shortest text has to go through the hook.
         super().__init__(key, expand, productive=True, most=most)
         self.resolve = resolve
-        # Whether what the body allows behind a text may follow it: False if it is not known.
+        # Of a text, whether what the body allows behind it may follow: False if it is not known.
         self.surely = surely
         # How many bytes longer than a shortest text of the body one of a resolved rule is, at most.
         self.spare = spare

@@ -72,10 +72,15 @@ class Counts:
         """The lengths of the shortest strings of a goal, `most` at most, in order."""
         return lengths(self._algebra.goal_set(wanted, "string"), most)
 
-    def objects(self, wanted: Goal, most: int) -> int:
-        """How many objects a goal surely has, counted up to `most`."""
-        found = self._algebra.goal_set(wanted, "object")
+    def containers(self, wanted: Goal, kind: str, most: int) -> int:
+        """How many values of the kind "object" or "array" a goal surely has, up to `most`."""
+        found = self._algebra.goal_set(wanted, kind)
         return max((self._shape(one, most, 0) for one in found), default=0)
+
+    def has_negatives(self, wanted: Goal) -> bool:
+        """Whether a goal surely has numbers below zero without end."""
+        pieces = self._algebra.goal_set(wanted, "number").pieces
+        return any(piece.low is None and not piece.nots for piece in pieces)
 
     def _shape(self, shape: ObjectShape | ArrayShape, most: int, depth: int) -> int:
         number = self._count(shape, most + len(shape.unlike), depth)

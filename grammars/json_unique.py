@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Hashable
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Protocol
 
 from radixgen.grammars.derivative import facts
@@ -23,6 +24,7 @@ from radixgen.grammars.json_shapes import ArrayShape, Goal, goal
 MAX_ITEMS = 256  # of such an array
 FEW_ITEMS = 64  # values that have to be there, if an array may have as many items
 NEVER = 1 << 40
+BLANKS = b" \t\n\r"
 Taken = frozenset[str]  # the items that came, each as `canonical` writes it
 NOTHING: Taken = frozenset()
 
@@ -36,7 +38,8 @@ class Context(Protocol):
     def layout(self) -> Layout: ...
     def at_least(self, wanted: Goal, most: int) -> int: ...
     def strings(self, wanted: Goal, most: int) -> list[int]: ...
-    def objects(self, wanted: Goal, most: int) -> int: ...
+    def containers(self, wanted: Goal, kind: str, most: int) -> int: ...
+    def has_negatives(self, wanted: Goal) -> bool: ...
 
 
 class Differing:
@@ -110,11 +113,23 @@ class Differing:
         strings = self._context.strings(wanted, number)
         is_many = len(strings) == number
         openings = {b'"', b'"\\'} if is_many else set()  # any letter may be written as an escape
-        if self._context.objects(wanted, number) == number:
-            openings |= {b"{", b'{"'}
+        brackets = set()  # blanks may follow
+        for kind, bracket in (("object", b"{"), ("array", b"[")):
+            if self._context.containers(wanted, kind, number) == number:
+                brackets.add(bracket)
+        if b"{" in brackets:
+            openings.add(b'{"')
+        if self._context.has_negatives(wanted):
+            openings.add(b"-")
 
-        def surely(text: bytes, rest: bytes) -> bool:
-            return rest in openings or is_other_string(text, rest, is_many)
+        def surely(text: bytes) -> Callable[[bytes], bool]:
+            end = len(text[:-1].rstrip())
+            value = text[value_start(text, end) : end]
+            return lambda rest: (
+                rest in openings
+                or rest.rstrip(BLANKS) in brackets
+                or is_other_string(value, rest, is_many)
+            )
 
         most = self._bytes_needed(index) if index < self._shape.low else None
         spare = 2 * (strings[-1] + 2) if is_many else None
@@ -135,22 +150,25 @@ class Differing:
 _STRING = re.compile(rb'("[^"\\]*)(?:("[ \t\n\r]*)(,[ \t\n\r]*"?)?)?')
 
 
-def is_other_string(text: bytes, rest: bytes, is_many: bool) -> bool:
-    """Whether `rest` begins with a string other than the value before the comma that ends `text`.
+def is_other_string(value: bytes, rest: bytes, is_many: bool) -> bool:
+    """Whether `rest`, behind a comma, begins with a string other than the value before it.
 
     False where an escape leaves that open, or where more follows that would have to be compared;
     `is_many`: another string may follow.
     """
-    begun = _STRING.fullmatch(rest)
+    begun = _begun(rest)
     if begun is None or (begun[3] and not is_many):
         return False
-    end = len(text[:-1].rstrip())
-    value = text[value_start(text, end) : end]
     if value[:1] != b'"':
         return True
     if b"\\" in value:
         return False
     return value != begun[1] + b'"' if begun[2] else not value.startswith(begun[1])
+
+
+@lru_cache(4096)  # of the tokens of a vocabulary, few are so
+def _begun(rest: bytes) -> re.Match[bytes] | None:
+    return _STRING.fullmatch(rest)
 
 
 def value_before_comma(text: bytes) -> Any:
@@ -192,8 +210,10 @@ def _string_start(text: bytes, end: int) -> int:
     start = end - 1
     while True:
         start = text.rindex(b'"', 0, start)
-        before = text[:start]
-        if not (len(before) - len(before.rstrip(b"\\"))) % 2:
+        escapes = start
+        while text[escapes - 1 : escapes] == b"\\":
+            escapes -= 1
+        if not (start - escapes) % 2:
             return start
 
 

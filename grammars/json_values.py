@@ -190,9 +190,13 @@ class Values:
         """The lengths of the shortest strings of a goal, at most `most` of them."""
         return self._counts.strings(wanted, most)
 
-    def objects(self, wanted: Goal, most: int) -> int:
-        """How many objects satisfy a goal, counted up to `most`."""
-        return self._counts.objects(wanted, most)
+    def containers(self, wanted: Goal, kind: str, most: int) -> int:
+        """How many objects, or arrays, a goal surely has, counted up to `most`."""
+        return self._counts.containers(wanted, kind, most)
+
+    def has_negatives(self, wanted: Goal) -> bool:
+        """Whether a goal surely has numbers below zero without end."""
+        return self._counts.has_negatives(wanted)
 
     def refuse(self, keyword: str, node: Schema, why: str) -> None:
         """Raise, or note what is left unchecked."""
