@@ -5,7 +5,7 @@ put the same together by itself from its words and the parts that it asks for (`
 Knows no JSON and no automaton.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +64,34 @@ class Chain(Protocol):
     def other_value(self) -> Node:
         """The value of any other word. Not empty, and asked for only with `has_others`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """An opening mark, then `low` to `high` values of one kind with commas between, then the
+    closing mark; without any value the empty mark closes. `item` gives a value, and is asked when
+    a text gets there."""
+
+    marks: Marks
+    item: Callable[[], Node]
+    low: int
+    high: int | None
+
+    def value(self, index: int) -> Node:
+        """The value of any index."""
+        return self.item()
+
+
+class ListRule(Rule):
+    """A listing, which an automaton may put together by itself as it does a chain."""
+
+    __slots__ = ("listing",)
+
+    def __init__(
+        self, key: Hashable, expand: Callable[[], Node], productive: bool | None, listing: Listing
+    ) -> None:
+        super().__init__(key, expand, productive)
+        self.listing = listing
 
 
 class ChainRule(Rule):

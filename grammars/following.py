@@ -64,7 +64,7 @@ class Following:
 
         words: [ceil(vocab / 32)] int32. `budget`: as of `GrammarMatcher.fill_bitmask`.
         """
-        bits = memoryview(words.view(np.uint32))
+        bits = words.view(np.uint32).data
         for group in self._passing_at(state):
             allowed = [one for one in group.tokens if bits[one[0] >> 5] >> (one[0] & 31) & 1]
             for token, data in self._unsure(state, text, group, allowed, budget):

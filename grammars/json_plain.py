@@ -5,10 +5,11 @@ one that `json_values.py` finds for any other schema. Knows no text and no rule.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
-from radixgen.grammars.chain import ChainRule
-from radixgen.grammars.expr import EMPTY, Node
+from radixgen.grammars.chain import ChainRule, Listing, ListRule, Marks
+from radixgen.grammars.expr import EMPTY, EPSILON, Node, literal
 from radixgen.grammars.json_chain import MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import required_names, whole
@@ -94,16 +95,25 @@ def plain_object(
     ).whole()
 
 
-def plain_array(node: Schema) -> ArrayShape | None:
-    """The arrays of a schema, where a look at its keywords shows them: items of one schema."""
+def plain_array(
+    context: Context, node: Schema, expand: Callable[[ArrayShape], Node]
+) -> ListRule | None:
+    """The arrays of a schema that is known to have a value, where a look at its keywords shows
+    them: items of one schema. `expand` gives the arrays of a shape."""
     value = node.value
     if value.get("type") not in ("array", ["array"]) or not _NO_ARRAY.isdisjoint(value):
         return None
     if not isinstance(value.get("items"), dict):
         return None
-    high = value.get("maxItems")
-    return ArrayShape(
-        rest=goal(node.child("items")),
-        low=whole(value.get("minItems", 0)),
-        high=None if high is None else whole(high),
-    )
+    items, high = goal(node.child("items")), value.get("maxItems")
+    low, high = whole(value.get("minItems", 0)), None if high is None else whole(high)
+    listing = Listing(_marks(context.layout), lambda: context.value(items), low, high)
+    shape = ArrayShape(rest=items, low=low, high=high)
+    return ListRule(("array", listing), lambda: expand(shape), True, listing)
+
+
+@lru_cache(64)
+def _marks(layout: Layout) -> Marks:
+    """Of arrays, whose items have no names."""
+    opening, close = layout.opened(b"["), layout.closed(b"]")
+    return Marks(opening, literal(b"]"), EPSILON, layout.comma, close, EPSILON, EPSILON)

@@ -84,12 +84,9 @@ class Values:
         ((node, sign),) = wanted
         if not sign:
             return None
-        array = plain_array(node)
-        if array is not None:
-            items = ArrayRules(self, array, False)
-            return self.rules.rule(("value", wanted), items.start, True)
-        if self.any_order:
-            return None
+        array = plain_array(self, node, lambda shape: ArrayRules(self, shape, False).start())
+        if array is not None or self.any_order:
+            return array
         return plain_object(self, node, lambda: self._behind_declared(wanted))
 
     def _behind_declared(self, wanted: Goal) -> Node:

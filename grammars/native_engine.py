@@ -60,6 +60,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_build": (i32, (pointer, pointer, u32, text, pointer, pointer)),
         "rx_add_rule": (i32, (pointer,)),
         "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
+        "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
         "rx_set_body": (None, (pointer, u32, u32)),
         "rx_start": (i32, (pointer, u32)),

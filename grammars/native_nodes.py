@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import fields
 
-from radixgen.grammars.chain import Chain, ChainRule, Marks
+from radixgen.grammars.chain import Chain, ChainRule, Listing, ListRule, Marks
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.node_program import NodeProgram
@@ -21,6 +21,7 @@ NEVER = 0x7FFFFFFF
 # its shortest text. Of a chain, with the index of a word above these bits: see native/chains.c.
 _BODY, _CHECK, _WAY, _VALUE, _OPEN, _PART, _END, _OTHER = range(8)
 _ASK_BITS = 3
+NONE = 0xFFFFFFFF  # no bound
 _STRIDE = 8  # words of a chain whose state is asked for at once
 
 
@@ -34,7 +35,7 @@ class NativeNodes:
         self._indices: dict[Rule, int] = {}
         self._rule_nodes: list[int] = []  # of each rule
         self._nodes: dict[Expr, int] = {}
-        self._chains: dict[int, Chain] = {}  # by their first rule
+        self._chains: dict[int, Chain | Listing] = {}  # by their first rule
         self._first_rules: dict[Chain, int] = {}
         self._marks: dict[Marks, array[int]] = {}
         # What a program needs while it is built: its stack, then the nodes it keeps.
@@ -92,7 +93,9 @@ class NativeNodes:
     def rule_index(self, rule: Rule) -> int:
         """The number of a rule, which the engine gets to know."""
         found = self._indices.get(rule)
-        return self._add_rule(rule) if found is None else found
+        if found is None:
+            return self._add_list(rule) if isinstance(rule, ListRule) else self._add_rule(rule)
+        return found
 
     def _add_rule(self, rule: Rule) -> int:
         node = self._checked(self._library.rx_add_rule(self._at))
@@ -154,6 +157,18 @@ class NativeNodes:
         self._first_rules[chain] = first
         return first
 
+    def _add_list(self, rule: ListRule) -> int:
+        listing = rule.listing
+        marks, high = self._mark_nodes(listing.marks), listing.high
+        index = self._checked(
+            self._library.rx_add_list(
+                self._at, listing.low, NONE if high is None else high, marks.buffer_info()[0]
+            )
+        )
+        self._note(None, self._checked(self._library.rx_chain_place(self._at, index, -1)), 1)
+        self._chains[index], self._indices[rule] = listing, index
+        return index
+
     def _mark_nodes(self, marks: Marks) -> "array[int]":
         """The ids of what stands between the parts of chains, in the order of native/engine.h."""
         found = self._marks.get(marks)
@@ -162,11 +177,12 @@ class NativeNodes:
             self._marks[marks] = found
         return found
 
-    def _tell(self, chain: Chain, asked: int, word: int) -> int:
+    def _tell(self, chain: Chain | Listing, asked: int, word: int) -> int:
         """The id of a node; or of the words of a stride two bits each: 1 where one surely has a
         value, 2 where the engine has to ask for its part."""
         if asked == _VALUE:
             return self._kept(chain.value(word))
+        assert not isinstance(chain, Listing)
         if asked == _PART:
             return self.build(chain.part(word))
         if asked == _END:

@@ -210,6 +210,12 @@ EXPORT i32 rx_add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8
     LEAVE(e, add_chain(e, bytes, lengths, needed, count, others, marks));
 }
 
+/* Returns the rule of the list; `high` NONE: no bound. */
+EXPORT i32 rx_add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
+    ENTER(e);
+    LEAVE(e, add_list(e, low, high, marks));
+}
+
 /* The node of what may stand at a place of a chain; of the whole chain at a place below 0. */
 EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, i32 place) {
     ENTER(e);

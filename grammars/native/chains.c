@@ -181,9 +181,31 @@ u32 chain_place(Engine *e, u32 chain, u32 place) {
     }
 }
 
+/* ---- lists ------------------------------------------------------------------------------------- */
+
+/* Returns the rule of a list. */
+u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
+    RESERVE(e, e->rules, 1); /* all or none */
+    PUSH(e, e->chains, ((Chain){.rules = e->rules.n, .low = low, .high = high, .marks = *marks}));
+    PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER, .checked = 1, .chain = e->chains.n}));
+    return e->rules.n - 1;
+}
+
+static u32 whole_list(Engine *e, Chain c) {
+    u32 value = c.high ? ask(e, c.rules, ASK_VALUE, 0) : EMPTY, ways[2], n = 0;
+    if (!c.low) ways[n++] = c.marks.empty;
+    if (value != EMPTY) {
+        u32 more = make_cat(e, c.marks.comma, value), high = c.high == NONE ? NONE : c.high - 1;
+        more = make_repeat(e, more, c.low ? c.low - 1 : 0, high);
+        ways[n++] = make_cat(e, value, make_cat(e, more, c.marks.close));
+    }
+    return make_cat(e, c.marks.opening, make_alt(e, ways, n));
+}
+
 /* The opening and all that follows. */
 u32 whole_chain(Engine *e, u32 chain) {
     Chain c = e->chains.p[chain];
+    if (!c.count) return make_rule(e, c.rules);
     u32 ways[2], n = 0, first = chain_place(e, chain, 0);
     if (!c.closes) ways[n++] = c.marks.empty;
     if (first != EMPTY) ways[n++] = first;
@@ -204,6 +226,7 @@ u32 chain_body(Engine *e, u32 rule) {
     u32 chain = e->rules.p[rule].chain - 1;
     Chain c = e->chains.p[chain];
     u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
+    if (!c.count) return whole_list(e, c);
     if (index < c.count) return behind(e, chain, index + 1, ask(e, c.rules, ASK_VALUE, index));
     if (index < c.count + strides) return chain_place(e, chain, (index - c.count) * STRIDE);
     return behind(e, chain, c.count, ask(e, c.rules, ASK_OTHER, 0));

@@ -56,9 +56,10 @@ typedef struct { u32 body, entered, cost, way, chain; u8 checked, solved, has_wa
                                                         shortest text is, once asked for, + 1; chain: + 1 */
 /* Words in one order, each before a rest of its own: `words` of them, the first of their `rules`, where
    their parts, places and whether they are needed stand in `lists`, behind which word it `closes`.
-   `others`: whether other words may come behind all of these. */
+   `others`: whether other words may come behind all of these. Without words it is a list: values, `low`
+   to `high` of them, with commas between. */
 typedef struct { u32 opening, empty, colon, comma, close, quote, inside; } Marks; /* as of chain.py */
-typedef struct { u32 rules, count, words, parts, places, needed, closes, others; Marks marks; } Chain;
+typedef struct { u32 rules, count, words, parts, places, needed, closes, others, low, high; Marks marks; } Chain;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
 enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */
@@ -261,6 +262,7 @@ u32 join_counts(Counts *counts, u32 n);
 /* chains.c */
 u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
               const Marks *marks);
+u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks);
 u32 chain_place(Engine *e, u32 chain, u32 place);
 u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);

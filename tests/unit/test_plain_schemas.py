@@ -66,7 +66,7 @@ def test_plain_schemas_allow_what_the_general_way_does(
 ) -> None:
     plain = followed(schema, values)
     monkeypatch.setattr(json_values, "plain_object", lambda *_: None)
-    monkeypatch.setattr(json_values, "plain_array", lambda _: None)
+    monkeypatch.setattr(json_values, "plain_array", lambda *_: None)
     assert plain == followed(schema, values)
     assert plain[-1] is False  # the last text of each is none of it
 
