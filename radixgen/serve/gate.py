@@ -151,7 +151,8 @@ def _given_key(headers: dict[bytes, bytes]) -> bytes:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body has more than {limit} bytes", headers={"Connection": "close"})
+    message = f"the body has more than {limit} bytes, which is what --max-body-mib allows"
+    return ApiError(413, message, headers={"Connection": "close"})
 
 
 def _limited(receive: Receive, limit: int) -> Callable[[], Awaitable[Message]]:

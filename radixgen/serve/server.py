@@ -6,6 +6,7 @@ the second signal ends at once
 """
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -63,8 +64,7 @@ class Listen:
             sock.bind((self.host, self.port))
         except OSError as error:
             sock.close()
-            reason = error.strerror or str(error)
-            raise ConfigError(f"cannot listen on {self.host}:{self.port}: {reason}") from None
+            raise _cannot_listen(f"{self.host}:{self.port}", error, "--port") from None
         return sock
 
     def url(self, sock: socket.socket) -> str:
@@ -85,11 +85,15 @@ def _unix_socket(path: str) -> socket.socket:
         sock.bind(path)
     except OSError as error:
         sock.close()
-        reason = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {path}: {reason}") from None
+        raise _cannot_listen(path, error, "--uds") from None
     finally:
         os.umask(mask)
     return sock
+
+
+def _cannot_listen(place: str, error: OSError, flag: str) -> ConfigError:
+    hint = f"; choose another by {flag}" if error.errno == errno.EADDRINUSE else ""
+    return ConfigError(f"cannot listen on {place}: {error.strerror or error}{hint}")
 
 
 def _is_abandoned(path: str) -> bool:
