@@ -91,7 +91,7 @@ def test_a_unix_socket_is_of_its_user_and_group(tmp_path: Path) -> None:
             transport = httpx2.AsyncHTTPTransport(uds=str(path))
             async with httpx2.AsyncClient(transport=transport, base_url="http://x") as http:
                 assert (await http.get("/health")).json() == {"status": "ok"}
-            with pytest.raises(ConfigError, match="cannot listen .*; choose another by --uds"):
+            with pytest.raises(ConfigError, match=r"cannot listen .*; choose another by --uds"):
                 async with served(Listen(uds=str(path))):
                     pass
         assert not path.exists()
@@ -102,7 +102,7 @@ def test_a_unix_socket_is_of_its_user_and_group(tmp_path: Path) -> None:
 def test_a_port_in_use_is_told() -> None:
     with Listen(port=0).bind() as held:
         held.listen()
-        with pytest.raises(ConfigError, match="cannot listen on .*; choose another by --port"):
+        with pytest.raises(ConfigError, match=r"cannot listen on .*; choose another by --port"):
             Listen(port=held.getsockname()[1]).bind()
 
 
