@@ -11,6 +11,7 @@ runs a StopMatcher on the bytes alone, and the frontend thus always agree.
 """
 
 import codecs
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -145,6 +146,12 @@ class Tokenizer:
             self._prepared.directory, local_files_only=True
         )
         return loaded
+
+    def warm_chat(self) -> None:
+        """Load what renders conversations, so that the first of them need not: it takes a second,
+        and several on a busy machine. May run in a thread."""
+        with contextlib.suppress(Exception):  # the first conversation tells what is wrong
+            self.render_chat([{"role": "user", "content": ""}])
 
     @property
     def has_chat_template(self) -> bool:

@@ -148,12 +148,15 @@ async def serve(launcher: Launcher, config: ServeConfig, listen: Listen, ready: 
     supervisor = Supervisor(launcher, config.max_open)
     try:
         await supervisor.start()
+        # In a thread: the first conversation would hold up every other request meanwhile.
+        warming = asyncio.create_task(asyncio.to_thread(supervisor.client.tokenizer.warm_chat))
         server = _Server(
             _uvicorn_config(supervisor, config, listen, tracing), supervisor, config.drain_seconds
         )
         sock.listen(BACKLOG)  # from now on nobody is turned away
         ready(listen.url(sock))
         await server.serve([sock])
+        await warming
     finally:
         await supervisor.stop()
         sock.close()

@@ -1,6 +1,7 @@
 """The tokenizer against transformers' own, its bytes, its chat templates and its preparation."""
 
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -319,3 +320,14 @@ def test_blanks_before_a_text_stop_nothing_where_they_do_not_count(width: int) -
     assert stopped_at(b"\n\n\nYes\n\nno", "\n\n") == (b"\n\n\nYes", "\n\n")
     assert stopped_at(b"\n a", "\n a") == (b"", "\n a")  # it ends with what is no blank
     assert stopped_at(b" \n ", "\n") == (b" \n ", None)
+
+
+def test_conversations_can_be_warmed_up(byte_level: Path, tmp_path: Path) -> None:
+    ours = Tokenizer.load(byte_level)
+    ours.warm_chat()
+    assert "_chat" in vars(ours)
+    for template in ("", "{% broken", "{{ raise_exception('no') }}"):
+        folder = tmp_path / f"{len(template)}"
+        shutil.copytree(byte_level, folder)
+        (folder / "chat_template.jinja").write_text(template, "utf-8")
+        Tokenizer.load(str(folder)).warm_chat()
