@@ -1,5 +1,7 @@
 """From settings to a model runner: finds the model, loads it, and gives it pages."""
 
+import logging
+
 import torch
 
 from radixgen.config import FEW_BITS, CacheConfig, KVDtype, ModelConfig, ScheduleConfig
@@ -9,6 +11,7 @@ from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.kivi import PAGE_SIZE
 from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
+from radixgen.model.compilations import Compilations
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
 from radixgen.model.device import check_forms, place
@@ -26,6 +29,7 @@ from radixgen.model.memory import (
     DeviceMemory,
     GpuMemory,
     check_weights_fit,
+    explain_step,
     largest_steps,
     measure,
     pages_in,
@@ -36,6 +40,8 @@ from radixgen.model.recordings import CudaGraphs
 from radixgen.model.runner import ModelRunner
 from radixgen.model.split import Split
 from radixgen.model.weights import load_model
+
+logger = logging.getLogger(__name__)
 
 
 def load_runner(
@@ -59,9 +65,11 @@ def load_runner(
         num_pages = choose_num_pages(layout, cache, available_bytes(decoder.device))
         return _runner(decoder, layout, num_pages)
     memory = GpuMemory(decoder.device)
-    num_pages = pages_beside(decoder, layout, cache, schedule, memory)
-    runner = _runner(decoder, layout, num_pages)
-    runner.warm_up(schedule.max_running)
+    with Compilations() as kernels:
+        num_pages = pages_beside(decoder, layout, cache, schedule, memory)
+        runner = _runner(decoder, layout, num_pages)
+        runner.warm_up(schedule.max_running)
+    logger.info("%s", kernels)
     return runner
 
 
@@ -131,7 +139,7 @@ def pages_beside(
 ) -> int:
     """How many pages fit beside the weights, which are there, and the largest step, which is run.
 
-    Raises ConfigError where they do not fit, with what would.
+    Raises ConfigError where one of them does not fit, with what would.
     """
 
     def run() -> None:
@@ -142,7 +150,10 @@ def pages_beside(
             errors = [row.error for row in runner.run(batch).rows if row.error]
             assert not errors, errors
 
-    share = measure(memory, run, cache.memory_fraction)
+    try:
+        share = measure(memory, run, cache.memory_fraction)
+    except torch.OutOfMemoryError:
+        raise ConfigError(explain_step(memory, schedule)) from None
     return pages_in(share, layout, cache, schedule)
 
 

@@ -138,6 +138,16 @@ def measure(memory: DeviceMemory, run: Callable[[], None], fraction: float | Non
     return Share(memory.total(), held, step, left, fraction or DEFAULT_FRACTION)
 
 
+def explain_step(memory: DeviceMemory, schedule: ScheduleConfig) -> str:
+    """Why a step could not be run to see what it needs."""
+    total, free = _gib(memory.total()), _gib(memory.free())
+    return (
+        f"the largest step does not fit beside the weights: of the GPU's {total}, {free} are left; "
+        f"lower max_step_tokens={schedule.max_step_tokens} or max_running={schedule.max_running}, "
+        "or take a smaller model or dtype"
+    )
+
+
 def pages_in(
     share: Share,
     layout: KVLayout,

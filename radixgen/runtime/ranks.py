@@ -36,6 +36,7 @@ from radixgen import env
 from radixgen.config import ModelConfig, RuntimeConfig
 from radixgen.errors import RadixgenError, RuntimeUnavailable, from_code
 from radixgen.kernels import library
+from radixgen.model.compilations import Compilations
 from radixgen.model.decoder import Decoder
 from radixgen.model.hub import ModelFiles, resolve
 from radixgen.model.kv_cache import KVCache, KVLayout, available_bytes, choose_num_pages
@@ -243,7 +244,10 @@ def _count_pages(decoder: Decoder, layout: KVLayout, config: RuntimeConfig) -> i
     """
     if decoder.device.type == "cuda":
         memory = GpuMemory(decoder.device)
-        return pages_beside(decoder, layout, config.cache, config.schedule, memory)
+        with Compilations() as kernels:
+            found = pages_beside(decoder, layout, config.cache, config.schedule, memory)
+        logger.info("%s", kernels)
+        return found
     available = available_bytes(decoder.device) // config.model.tensor_parallel
     return choose_num_pages(layout, config.cache, available)
 

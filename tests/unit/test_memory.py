@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import random_blocks, tiny_decoder
 
+from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.config import CacheConfig, ScheduleConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels.block_types import PackedWeight
@@ -21,6 +22,7 @@ from radixgen.model.memory import (
     measure,
     weight_bytes,
 )
+from radixgen.model.runner import ModelRunner
 from radixgen.model.weights import expected_shapes
 
 GIB = 2**30
@@ -87,6 +89,20 @@ def test_packed_weights_take_what_they_are_tiled_to(kind: str) -> None:
     made = pack_for_gpu(weight)
     tensors = (made.codes, made.scales, *(() if made.lows is None else (made.lows,)))
     assert found == sum(t.numel() * t.element_size() for t in tensors)
+
+
+def test_a_step_that_does_not_fit_is_told_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(runner: ModelRunner, batch: ScheduledBatch) -> StepResult:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ModelRunner, "run", run)
+    decoder = tiny_decoder(num_layers=1, head_dim=32, kernels="triton", max_context=20)
+    layout, schedule = decoder.kv_layout(8), ScheduleConfig(max_step_tokens=300, max_running=9)
+    with pytest.raises(
+        ConfigError,
+        match=r"24.00 GiB, 1.00 GiB are left; lower max_step_tokens=300 or max_running=9",
+    ):
+        pages_beside(decoder, layout, CacheConfig(page_size=8), schedule, Memory(left=GIB))
 
 
 def test_pages_get_their_share_of_what_a_step_leaves() -> None:
