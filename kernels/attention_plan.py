@@ -99,9 +99,18 @@ def takes(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
 
 
 def attention_native(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: AttentionPlan, scoring: Scoring
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    plan: AttentionPlan,
+    scoring: Scoring,
+    codes: tuple[Tensor, Tensor] | None = None,
+    bits: int = 0,
 ) -> Tensor:
-    """q [num_tokens, num_heads, head_dim] over the plan's pages; see `paged_attention`."""
+    """q [num_tokens, num_heads, head_dim] over the plan's pages; see `paged_attention`.
+
+    codes: pages in so few bits, beside which the others are plain; see `kivi_attention`.
+    """
     group = q.shape[1] // k_pages.shape[1]
     wanted = (k_pages.shape[2], k_pages.shape[1], group, q.shape[2], scoring.window)
     if plan.fits != wanted or plan.num_tokens != q.shape[0]:
@@ -111,6 +120,7 @@ def attention_native(
     if q.stride(2) != 1 or q.stride(1) != q.shape[2]:
         q = q.contiguous()
     out = torch.empty(q.shape, dtype=q.dtype)
+    few = (*(each.data_ptr() for each in codes), codes[0].shape[0], bits) if codes else ()
     run(
         Kind.ATTENTION,
         (
@@ -125,6 +135,7 @@ def attention_native(
             float_bits(scoring.scale),
             float_bits(scoring.softcap or 0.0),
             scoring.window or 0,
+            *few,
         ),
     )
     return out

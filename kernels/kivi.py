@@ -31,11 +31,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixgen.kernels.attention import paged_attention, paged_attention_reference
+from radixgen.kernels.attention import paged_attention_reference
+from radixgen.kernels.attention_plan import AttentionPlan, Scoring, attention_native, takes
 from radixgen.kernels.checks import require, shaped
+from radixgen.kernels.kv_types import page_type
+from radixgen.kernels.library import Kind, library, run
+
+Tables = tuple[Tensor, Tensor, Tensor, Tensor]
 
 PAGE_SIZE = 32  # tokens, and channels of a value's group
 BITS = (2, 4)
+MAX_DIM = 1024  # of a head, that the C kernels take; cpu/ops.h
 # Both are exact in float32 and outweigh what rounding to float16 takes from normal numbers and from
 # those below.
 SLACK = 2.0**-10
@@ -157,7 +163,7 @@ def kivi_attention_reference(
     pages: tuple[Tensor, Tensor],
     plain: tuple[Tensor, Tensor],
     form: KiviForm,
-    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+    tables: Tables,
     plain_indices: Tensor,
     *,
     scale: float,
@@ -172,22 +178,19 @@ def kivi_attention_reference(
     where a page lies in full precision, if it is asked for. By torch alone: each run of queries is
     a sequence of its own over a pool of what the pages in use mean.
     """
-    pools, joined = _gathered(pages, plain, form, tables, plain_indices)
+    joined = join_runs(form, tables, plain_indices, pages[0].shape[0])
+    pools, over_pools = _gathered(pages, plain, form, joined)
     return paged_attention_reference(
-        q, *pools, *joined, scale=scale, window=window, softcap=softcap
+        q, *pools, *over_pools, scale=scale, window=window, softcap=softcap
     )
 
 
 def _gathered(
-    pages: tuple[Tensor, Tensor],
-    plain: tuple[Tensor, Tensor],
-    form: KiviForm,
-    tables: tuple[Tensor, Tensor, Tensor, Tensor],
-    plain_indices: Tensor,
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """What the pages in use mean, float32, and each run's tables over them."""
+    pages: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor], form: KiviForm, joined: Tables
+) -> tuple[tuple[Tensor, Tensor], Tables]:
+    """What the pages in use mean, float32, and the tables over them."""
     num_pages = pages[0].shape[0]
-    queries, used, indices, last = _tables_of_runs(form, tables, plain_indices, num_pages)
+    queries, used, indices, last = joined
     found, places = torch.unique(indices, return_inverse=True)
     coarse, fine = found[found < num_pages], found[found >= num_pages] - num_pages
     pools = (
@@ -202,16 +205,23 @@ def kivi_attention(
     pages: tuple[Tensor, Tensor],
     plain: tuple[Tensor, Tensor],
     form: KiviForm,
-    tables: tuple[Tensor, Tensor, Tensor, Tensor],
-    plain_indices: Tensor,
+    joined: Tables,
     *,
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """`kivi_attention_reference` on a CPU, by the C kernel over what the pages in use mean."""
-    pools, joined = _gathered(pages, plain, form, tables, plain_indices)
-    return paged_attention(q, *pools, *joined, scale=scale, window=window, softcap=softcap)
+    """`kivi_attention_reference` on a CPU. `joined`: the tables that `join_runs` makes of a step's,
+    once for all layers. That pages lie in range is the caller's affair."""
+    if takes(q, *plain):
+        heads = PAGE_SIZE, plain[0].shape[1], q.shape[1] // plain[0].shape[1], q.shape[2]
+        plan = AttentionPlan(joined, *heads, window)
+        scoring = Scoring(scale, window, softcap)
+        return attention_native(q, *plain, plan, scoring, pages, form.bits)
+    pools, tables = _gathered(pages, plain, form, joined)
+    return paged_attention_reference(
+        q, *pools, *tables, scale=scale, window=window, softcap=softcap
+    )
 
 
 def store_pages(
@@ -225,38 +235,39 @@ def store_pages(
 ) -> None:
     """Quantise full pages, of k, v [pages, num_kv_heads, 32, head_dim], sources[i] to targets[i] of
     k_pages, v_pages [num_pages, num_kv_heads, page bytes], int64 [count]."""
-    if sources.numel():
-        k_pages[targets], v_pages[targets] = quantize_pages(k[sources], v[sources], bits)
+    if library() is None or k.shape[3] > MAX_DIM:
+        if sources.numel():
+            k_pages[targets], v_pages[targets] = quantize_pages(k[sources], v[sources], bits)
+        return
+    numbers = sources.numel(), k.shape[1], k.shape[3], bits
+    codes = k_pages.data_ptr(), v_pages.data_ptr(), sources.data_ptr(), targets.data_ptr()
+    run(Kind.STORE_PAGES, (k.data_ptr(), v.data_ptr(), page_type(k), *codes, *numbers))
 
 
-def _tables_of_runs(
-    form: KiviForm,
-    tables: tuple[Tensor, Tensor, Tensor, Tensor],
-    plain_indices: Tensor,
-    num_pages: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Each run's queries as a sequence; plain pages come behind the quantised `num_pages`."""
-    queries, used = tables[0].tolist(), tables[1].tolist()
-    ends, indptr, indices, last = [0], [0], [tables[2][:0]], list[int]()
-    for row, last_len in enumerate(tables[3].tolist()):
-        own = slice(used[row], used[row + 1])
-        length = (used[row + 1] - used[row] - 1) * PAGE_SIZE + last_len
+def join_runs(form: KiviForm, tables: Tables, plain_indices: Tensor, num_pages: int) -> Tables:
+    """Each run's queries as a sequence of its own, over `num_pages` pages of few bits and, numbered
+    from there on, plain ones: int32 tables as `paged_attention` takes them.
+
+    Raises KernelError where a page that is seen in full precision lies nowhere.
+    """
+    queries, used, pages, lasts = (table.tolist() for table in tables)
+    fine = [-1 if index < 0 else index + num_pages for index in plain_indices.tolist()]
+    ends, indptr, last = [0], [0], list[int]()
+    indices: list[int] = []
+    for row, last_len in enumerate(lasts):
+        first, stop = used[row], used[row + 1]
+        length = (stop - first - 1) * PAGE_SIZE + last_len
         position = length - (queries[row + 1] - queries[row])
         while position < length:
             end = min((position // form.run + 1) * form.run, length)
-            ids = torch.where(plain_indices[own] < 0, -1, plain_indices[own] + num_pages)
-            recent = form.first_recent(position)
-            if recent:
-                coarse = slice(form.sink_pages, recent // PAGE_SIZE)
-                ids[coarse] = tables[2][own][coarse]
-            indices.append(ids[: -(-end // PAGE_SIZE)])
-            indptr.append(indptr[-1] + len(indices[-1]))
+            recent = first + form.first_recent(position) // PAGE_SIZE
+            sinks = min(first + form.sink_pages, recent)
+            stop = first - (-end // PAGE_SIZE)
+            indices += fine[first:sinks] + pages[sinks:recent] + fine[recent:stop]
+            indptr.append(len(indices))
             last.append((end - 1) % PAGE_SIZE + 1)
             ends.append(ends[-1] + end - position)
             position = end
-    kv_indices = torch.cat(indices)
-    require(
-        not bool((kv_indices < 0).any()), "a page that is seen in full precision is not at hand"
-    )
-    narrow = [torch.tensor(x, dtype=torch.int32) for x in (ends, indptr, last)]
-    return narrow[0], narrow[1], kv_indices, narrow[2]
+    require(min(indices, default=0) >= 0, "a page that is seen in full precision is not at hand")
+    made = [torch.tensor(x, dtype=torch.int32) for x in (ends, indptr, indices, last)]
+    return made[0], made[1], made[2], made[3]

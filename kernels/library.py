@@ -46,6 +46,7 @@ class Kind(IntEnum):
     LINEAR_WIDE = 11
     EMBED = 12
     SAMPLE = 13
+    STORE_PAGES = 14
 
 
 def load(*flags: str) -> ctypes.CDLL | None:

@@ -141,14 +141,24 @@ class Program:
         sizes = (rows, heads, page_size, head_dim_of(k_pages), is_half(k), page_type(k_pages))
         self.add(Kind.KV_WRITE, k, v, k.stride(0), v.stride(0), k_pages, v_pages, slots, *sizes)
 
+    def store_pages(
+        self, plain: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor], bits: int, sources: str,
+        targets: str, count: str,
+    ) -> None:  # fmt: skip
+        """`count` plain pages `sources`, keys and values, to pages `targets` of few bits."""
+        heads, _, head_dim = plain[0].shape[1:]
+        tail = (sources, targets, count, heads, head_dim, bits)
+        self.add(Kind.STORE_PAGES, *plain, page_type(plain[0]), *codes, *tail)
+
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, out: Tensor, plan: str, scale: float,
-        window: int | None,
+        window: int | None, codes: tuple[Tensor, Tensor] | None = None, bits: int = 0,
     ) -> None:  # fmt: skip
-        """`plan` names an AttentionPlan's pointer."""
+        """`plan` names an AttentionPlan's pointer. `codes`: pages of few bits beside plain ones."""
         pages = (k_pages, v_pages, page_type(k_pages))
         scoring = (float_bits(scale), float_bits(0.0), window or 0)
-        self.add(Kind.ATTENTION, plan, q, q.stride(0), is_half(q), out, *pages, *scoring)
+        few = (*codes, codes[0].shape[0], bits) if codes else ()
+        self.add(Kind.ATTENTION, plan, q, q.stride(0), is_half(q), out, *pages, *scoring, *few)
 
     def silu_mul(self, gate_up: Tensor, out: Tensor, rows: str) -> None:
         """out [rows, size] of gate_up [rows, 2 * size]."""

@@ -16,6 +16,7 @@
  */
 #include "ops.h"
 #include "direct.h"
+#include "few_bits.h"
 #include "softmax.h"
 
 /* ---- products ---- */
@@ -133,6 +134,18 @@ static void fold(int64_t dim, const float *out, float top, float sum, float *run
     *run_top = best;
 }
 
+/* Addresses of the keys, or values, of a step. */
+INLINE void find_any(const call *c, space *s, const int is_value, int32_t row, int64_t head,
+                     int64_t first, int64_t end, const char **to) {
+    if (c->bits) find_few(c, s, is_value, row, head, first, end, to);
+    else find_rows(c, s, is_value ? c->v_pages : c->k_pages, row, head, first, end, to);
+}
+
+INLINE void widen_any(const call *c, space *s, const int is_value) {
+    if (c->bits) widen_few(c, s, is_value);
+    else widen_rows(c, s);
+}
+
 static void run_split(const call *c, space *s, const rk_item *item, int64_t head, int64_t split) {
     const rk_member *members = c->plan->members + item->first_member;
     int64_t count = item->end_member - item->first_member, rows = count * c->group;
@@ -148,10 +161,9 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
     for (int64_t key = 0; key < staged; key += STEP) {
         int last = key + STEP >= staged;
-        find_rows(c, s, c->k_pages, item->row, head, begin + key, end, s->row_of);
-        find_rows(c, s, last ? c->v_pages : c->k_pages, item->row, head,
-                  last ? begin : begin + key + STEP, end, s->ahead_of);
-        widen_rows(c, s);
+        find_any(c, s, 0, item->row, head, begin + key, end, s->row_of);
+        find_any(c, s, last, item->row, head, last ? begin : begin + key + STEP, end, s->ahead_of);
+        widen_any(c, s, 0);
         stage_keys(c, s);
         if (c->pairs) all_scores(c, s, rows, key, 1);
         else all_scores(c, s, rows, key, 0);
@@ -161,14 +173,14 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {
         int last = key + STEP >= staged;
-        find_rows(c, s, c->v_pages, item->row, head, begin + key, end, s->row_of);
-        find_rows(c, s, last ? c->k_pages : c->v_pages, item->row, head,
-                  last ? begin + SPLIT : begin + key + STEP, last ? next_end : end, s->ahead_of);
+        find_any(c, s, 1, item->row, head, begin + key, end, s->row_of);
+        find_any(c, s, !last, item->row, head, last ? begin + SPLIT : begin + key + STEP,
+                 last ? next_end : end, s->ahead_of);
+        if (c->bits || !directly) widen_any(c, s, 1);
         if (directly) {
             values_directly(c, s, rows, key);
             continue;
         }
-        widen_rows(c, s);
         stage_values(c, s);
         if (c->pairs) all_values(c, s, rows, key, 1);
         else all_values(c, s, rows, key, 0);
@@ -246,16 +258,20 @@ static void run_item(const call *c, space *s, const rk_item *item, int64_t head)
 }
 
 /* 0 plan, 1 q, 2 row stride of q, 3 half of q and out, 4 out [tokens, heads, dim], 5 k_pages,
- * 6 v_pages, 7 type of the pages (ops.h), 8 scale, 9 softcap or 0, 10 window or 0
+ * 6 v_pages, 7 type of the pages (ops.h), 8 scale, 9 softcap or 0, 10 window or 0; where there are
+ * pages in few bits, and those before are plain: 11 codes of keys, 12 of values, 13 how many pages,
+ * 14 bits, otherwise 0
  */
 void rk_attention(const int64_t *arg, rk_thread *t) {
     const rk_plan *plan = PTR(rk_plan, 0);
     call c = {.q = PTR(void, 1), .q_stride = INT(2), .out = PTR(void, 4), .k_pages = PTR(void, 5),
               .v_pages = PTR(void, 6), .plan = plan, .dim = plan->dim, .group = plan->group,
               .half_q = (int)INT(3), .type = (int)INT(7), .scale = FLOAT(8), .softcap = FLOAT(9),
-              .window = (int32_t)INT(10)};
+              .window = (int32_t)INT(10), .k_codes = PTR(void, 11), .v_codes = PTR(void, 12),
+              .num_codes = INT(13), .bits = (int)INT(14), .plain_type = (int)INT(7)};
+    if (c.bits) c.type = PAGES_F32; /* what rows are made to */
     c.pairs = RK_DPBF16 && c.type == PAGES_BF16;
-    c.row_bytes = rk_row_bytes(c.dim, c.type);
+    c.row_bytes = rk_row_bytes(c.dim, c.plain_type);
     space s;
     size_t bytes = carve(&c, &s, NULL, MAX_MEMBERS * c.group);
     carve(&c, &s, rk_scratch(t, bytes), MAX_MEMBERS * c.group);

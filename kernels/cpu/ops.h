@@ -29,7 +29,7 @@ typedef struct {
 enum {
     RK_NORM, RK_ROPE, RK_KV_WRITE, RK_SILU_MUL, RK_BITMASK,
     RK_QUANTIZE, RK_LINEAR_PACKED, RK_LINEAR_FLOAT, RK_ATTENTION, RK_GATHER,
-    RK_QUANTIZE_WIDE, RK_LINEAR_WIDE, RK_EMBED, RK_SAMPLE, RK_NUM_KINDS
+    RK_QUANTIZE_WIDE, RK_LINEAR_WIDE, RK_EMBED, RK_SAMPLE, RK_STORE_PAGES, RK_NUM_KINDS
 };
 
 /* Elements of KV pages; an int8 row ends with its float32 scale. See kv_types.py. */
@@ -37,6 +37,14 @@ enum { PAGES_F32, PAGES_BF16, PAGES_F16, PAGES_I8 };
 
 static inline int64_t rk_row_bytes(int64_t dim, int type) {
     return type == PAGES_I8 ? dim + 4 : dim * (type == PAGES_F32 ? 4 : 2);
+}
+
+/* Pages of few bits: see kernels/kivi.py. */
+#define FEW_PAGE 32  /* tokens, and channels of a value's group */
+#define MAX_DIM 1024 /* of a head */
+
+static inline int64_t rk_few_bytes(int64_t dim, int bits) { /* of a page's keys of one head */
+    return FEW_PAGE * dim * bits / 8 + 4 * dim;
 }
 
 void rk_norm(const int64_t *arg, rk_thread *t);
@@ -53,6 +61,7 @@ void rk_quantize_wide(const int64_t *arg, rk_thread *t);
 void rk_linear_wide(const int64_t *arg, rk_thread *t);
 void rk_embed(const int64_t *arg, rk_thread *t);
 void rk_sample(const int64_t *arg, rk_thread *t);
+void rk_store_pages(const int64_t *arg, rk_thread *t);
 
 void *rk_scratch(rk_thread *t, size_t bytes); /* 64-byte aligned, valid until the next call */
 int64_t rk_attention_phases(const int64_t *arg);

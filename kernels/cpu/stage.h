@@ -24,6 +24,10 @@ typedef struct {
     int64_t row_bytes;          /* of a token and head in a page */
     float scale, softcap;
     int32_t window;
+    /* Of pages in few bits, which become float32: 0 bits for all others. */
+    const void *k_codes, *v_codes;
+    int64_t num_codes;          /* pages of them */
+    int bits, plain_type;       /* k_pages and v_pages are plain ones of that type */
 } call;
 
 /* Scratch of one thread; rows are members times group. */
@@ -35,7 +39,8 @@ typedef struct {
     float *out, *run;           /* [rows][dim]: of the split, and folded */
     float *top, *sum, *run_top, *run_sum; /* [rows] */
     float *zeros;               /* a key or value past the end, [dim] */
-    float *wide;                /* [STEP][dim]: rows of 8 bits as floats */
+    float *wide;                /* [STEP][dim]: rows of 8 or fewer bits as floats */
+    const char *few[STEP / FEW_PAGE]; /* the pages of row_of that are in few bits, or NULL */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
 } space;
@@ -58,7 +63,7 @@ INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
     TAKE(run_top, rows);
     TAKE(run_sum, rows);
     TAKE(zeros, dim);
-    TAKE(wide, c->type == PAGES_I8 ? STEP * dim : 0);
+    TAKE(wide, c->bits ? (STEP + 2) * dim : c->type == PAGES_I8 ? STEP * dim : 0);
 #undef TAKE
     return at;
 }

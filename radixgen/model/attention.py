@@ -21,7 +21,7 @@ from torch import Tensor
 
 from radixgen.batch import PageCopy, ScheduledRow
 from radixgen.errors import InvalidRequest
-from radixgen.kernels.kivi import PAGE_SIZE, KiviForm
+from radixgen.kernels.kivi import PAGE_SIZE, KiviForm, Tables, join_runs
 from radixgen.model.adapters import AdapterTokens
 from radixgen.model.kv_cache import KVCache, KVLayout
 
@@ -253,6 +253,14 @@ def _check_ids(
         raise InvalidRequest(
             f"row {row.rid}#{row.index} has {what} {ids[at]}, not between 0 and {limit - 1}"
         )
+
+
+def tables_over(meta: AttentionMetadata, plain: PlainPages | None, cache: KVCache) -> Tables:
+    """As attention over this cache takes them."""
+    tables = meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len
+    if plain is None or cache.layout.form is None:
+        return tables
+    return join_runs(cache.layout.form, tables, plain.indices, cache.k_codes[0].shape[0])
 
 
 def copy_pages(copies: Sequence[PageCopy], cache: KVCache) -> None:

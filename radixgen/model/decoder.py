@@ -16,14 +16,14 @@ from torch import Tensor
 from radixgen.batch import PageCopy
 from radixgen.kernels.activation import silu_mul
 from radixgen.kernels.attention import paged_attention
-from radixgen.kernels.kivi import kivi_attention, store_pages
+from radixgen.kernels.kivi import Tables, kivi_attention, store_pages
 from radixgen.kernels.kv_write import write_kv
 from radixgen.kernels.library import library
 from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
 from radixgen.model.adapters import Adapter, adapt
-from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs, copy_pages
+from radixgen.model.attention import StepInputs, copy_pages, tables_over
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
@@ -141,11 +141,12 @@ class Decoder:
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         x = rms_norm(residual, w.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in w.layers[1:]] + [w.final_norm]
-        attention, outputs = inputs.attention, None
+        attention, outputs = tables_over(inputs.attention, inputs.plain, cache), None
         chosen = [(self.adapters[each.name], each.tokens) for each in inputs.adapters]
         for i, (layer, next_norm) in enumerate(zip(w.layers, next_norms, strict=True)):
             if i == len(w.layers) - 1:  # nothing after it reads the other tokens
-                attention, outputs = inputs.output_attention, inputs.outputs
+                attention = tables_over(inputs.output_attention, inputs.plain, cache)
+                outputs = inputs.outputs
             q, k, v = self._project(layer, self._map(layer.qkv, x, i, "qkv", chosen), cos, sin)
             write_kv(k, v, cache.k_pages[i], cache.v_pages[i], inputs.slots)
             self._store(i, cache, inputs)
@@ -154,7 +155,7 @@ class Decoder:
                 chosen = [(self.adapters[each.name], each.outputs) for each in inputs.adapters]
             if not len(q):
                 return residual
-            attended = self._attend(layer, i, q, cache, attention, inputs.plain)
+            attended = self._attend(layer, i, q, cache, attention)
             mixed = self._map(layer.output, attended, i, "output", chosen)
             x, residual = self._add_norm(mixed, residual, layer.ffn_norm)
             gated = silu_mul(self._map(layer.gate_up, x, i, "gate_up", chosen))
@@ -249,25 +250,15 @@ class Decoder:
             store_pages(k, v, k_codes, v_codes, plain.sources, plain.targets, form.bits)
 
     def _attend(
-        self,
-        layer: Layer,
-        index: int,
-        q: Tensor,
-        cache: KVCache,
-        meta: AttentionMetadata,
-        plain: PlainPages | None,
+        self, layer: Layer, index: int, q: Tensor, cache: KVCache, tables: Tables
     ) -> Tensor:
         pages = cache.k_pages[index], cache.v_pages[index]
-        tables = meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len
         form, scale, window = cache.layout.form, self._scale, layer.window
-        if form is None or plain is None:
+        if form is None:
             mixed = paged_attention(q, *pages, *tables, scale=scale, window=window)
         else:
             codes = cache.k_codes[index], cache.v_codes[index]
-            indices = plain.indices
-            mixed = kivi_attention(
-                q, codes, pages, form, tables, indices, scale=scale, window=window
-            )
+            mixed = kivi_attention(q, codes, pages, form, tables, scale=scale, window=window)
         return mixed.view(len(q), -1)
 
     def _add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

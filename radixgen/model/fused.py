@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels.attention_plan import AttentionPlan, takes
+from radixgen.kernels.kivi import Tables
 from radixgen.kernels.program import Program
-from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.attention import StepInputs, tables_over
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.layers import embed
 
@@ -55,6 +56,10 @@ class FusedForward:
         given["token ids"] = inputs.token_ids.data_ptr()
         given["positions"] = inputs.positions.data_ptr()
         given["slots"] = inputs.slots.data_ptr()
+        if inputs.plain is not None:
+            given["sources"] = inputs.plain.sources.data_ptr()
+            given["targets"] = inputs.plain.targets.data_ptr()
+            given["stored"] = len(inputs.plain.sources)
         chosen = self._all_tokens if inputs.outputs is None else inputs.outputs
         given["chosen"] = chosen.data_ptr()
         drawn = outputs if want_logits and outputs <= len(self._logits) else 0
@@ -65,15 +70,17 @@ class FusedForward:
     def _plans(self, inputs: StepInputs) -> dict[str, AttentionPlan]:
         """A plan for each window of the layers, and one for the last layer's outputs."""
         windows = self._windows
-        made = {_plan_name(w): self._plan(inputs.attention, w) for w in {*windows[:-1]}}
+        tables = tables_over(inputs.attention, inputs.plain, self.cache)
+        made = {_plan_name(w): self._plan(tables, w) for w in {*windows[:-1]}}
         same = made.get(_plan_name(windows[-1])) if inputs.outputs is None else None
-        made[_LAST] = same or self._plan(inputs.output_attention, windows[-1])
+        if same is None:
+            tables = tables_over(inputs.output_attention, inputs.plain, self.cache)
+        made[_LAST] = same or self._plan(tables, windows[-1])
         return made
 
-    def _plan(self, meta: AttentionMetadata, window: int | None) -> AttentionPlan:
+    def _plan(self, tables: Tables, window: int | None) -> AttentionPlan:
         """Without the checks of `plan_attention`: build_inputs has made the tables."""
         c = self._decoder.config
-        tables = (meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len)
         group = c.num_heads // c.num_kv_heads
         return AttentionPlan(tables, self._page_size, c.num_kv_heads, group, c.head_dim, window)
 
@@ -102,9 +109,8 @@ class FusedForward:
                 program.gather(queries, "chosen", chosen, count)
                 queries = chosen
             attended = program.buffer("attended", queries.shape[1], dtype)
-            pages = self.cache.k_pages[i], self.cache.v_pages[i]
             name = _LAST if last else _plan_name(layer.window)
-            program.attention(queries, *pages, attended, name, c.head_dim**-0.5, layer.window)
+            self._record_attention(program, layer, queries, attended, i, name)
             program.linear(attended, layer.output.parts, mixed, count)
             program.norm(mixed, layer.ffn_norm, eps, normed, count, residual, spare)
             residual, spare = spare, residual
@@ -139,7 +145,24 @@ class FusedForward:
         program.rope(k, c.num_kv_heads, *angles, turned_k, rows)
         pages = cache.k_pages[index], cache.v_pages[index]
         program.kv_write(turned_k, v, *pages, "slots", rows)
+        if cache.layout.form is not None:
+            codes = cache.k_codes[index], cache.v_codes[index]
+            bits = cache.layout.form.bits
+            program.store_pages(pages, codes, bits, "sources", "targets", "stored")
         return turned_q
+
+    def _record_attention(
+        self, program: Program, layer: "Layer", q: Tensor, out: Tensor, index: int, plan: str
+    ) -> None:
+        cache = self.cache
+        few = (
+            ((cache.k_codes[index], cache.v_codes[index]), cache.layout.form.bits)
+            if cache.layout.form
+            else ()
+        )
+        pages = cache.k_pages[index], cache.v_pages[index]
+        scoring = self._decoder.config.head_dim**-0.5, layer.window
+        program.attention(q, *pages, out, plan, *scoring, *few)
 
     def _record_ffn(
         self, program: Program, layer: "Layer", x: Tensor, out: Tensor, rows: str
@@ -164,7 +187,7 @@ def fits(decoder: "Decoder", cache: KVCache) -> bool:
 
     The ranks of a split model meet between operations, so their forward pass is no one program.
     """
-    if decoder.peers is not None or cache.k_codes:
+    if decoder.peers is not None:
         return False
     c = decoder.config
     q = torch.empty((0, c.num_heads, c.head_dim), dtype=decoder.dtype)

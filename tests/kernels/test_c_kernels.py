@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixgen.kernels import library
+from radixgen.kernels import kivi, library
 from radixgen.kernels.activation import silu_mul, silu_mul_reference
 from radixgen.kernels.attention import paged_attention as attention
 from radixgen.kernels.attention import paged_attention_reference, plan_attention
@@ -418,3 +418,32 @@ def test_a_quota_of_time_bounds_the_threads(tmp_path: Path) -> None:
         file.write_text(text)
         assert library.cores_of_quota(file) == cores
     assert library.cores_of_quota(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("bits", "dim", "window"), [(4, 64, None), (2, 96, 50)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_pages_of_few_bits(
+    vectors: str, bits: int, dim: int, window: int | None, dtype: torch.dtype
+) -> None:
+    """Stored, and seen beside plain ones by a prompt's end and by a decode over the same pages."""
+    torch.manual_seed(dim)
+    k, v = (torch.randn(12, 2, 32, dim).to(dtype) for _ in range(2))
+    codes = [
+        torch.zeros(11, 2, kivi.KiviForm(bits).page_bytes(dim), dtype=torch.uint8) for _ in "kv"
+    ]
+    every = torch.arange(11)
+    kivi.store_pages(k, v, codes[0], codes[1], every + 1, every, bits)
+    for found, wanted in zip(codes, kivi.quantize_pages(k[1:], v[1:], bits), strict=True):
+        assert torch.equal(found, wanted)
+    pages = codes[0], codes[1]
+    tables = [0, 70, 71], [0, 11, 21], [*range(11), *range(9), 9], [7, 32]
+    q_len, kv_len, indices, last = (torch.tensor(each, dtype=torch.int32) for each in tables)
+    plain_indices = torch.tensor([-1] * 8 + [3, 1, 11] + [-1] * 9 + [2], dtype=torch.int32)
+    q, form = torch.randn(71, 6, dim), kivi.KiviForm(bits)
+    narrow = q_len, kv_len, indices, last
+    joined = kivi.join_runs(form, narrow, plain_indices, 11)
+    found = kivi.kivi_attention(q, pages, (k, v), form, joined, scale=0.1, window=window)
+    wanted = kivi.kivi_attention_reference(
+        q, pages, (k, v), form, narrow, plain_indices, scale=0.1, window=window
+    )
+    near(found, wanted, torch.float32)

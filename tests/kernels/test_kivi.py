@@ -15,8 +15,11 @@ from radixgen.kernels.kivi import (
     code_bytes,
     dequantize_keys,
     dequantize_values,
+    join_runs,
+    kivi_attention,
     kivi_attention_reference,
     quantize_pages,
+    store_pages,
 )
 
 
@@ -80,6 +83,7 @@ class Sequence:
     q: Tensor
     pages: tuple[Tensor, Tensor]
     page_ids: list[int]
+    by_c: bool = False
     length: int = 0
     plain: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by place in page_ids
 
@@ -112,37 +116,40 @@ class Sequence:
         used = self.page_ids[: -(-self.length // PAGE_SIZE)]
         places = {place: i for i, place in enumerate(self.plain)}
         tables = ([0, self.length - first], [0, len(used)], used, [(self.length - 1) % 32 + 1])
-        narrow = [torch.tensor(table, dtype=torch.int32) for table in tables]
+        q_len, kv_len, indices, last = (torch.tensor(each, dtype=torch.int32) for each in tables)
+        narrow = q_len, kv_len, indices, last
+        plain_indices = torch.tensor([places.get(i, -1) for i in range(len(used))])
+        plain = (
+            torch.stack([k for k, _ in self.plain.values()]),
+            torch.stack([v for _, v in self.plain.values()]),
+        )
+        q, form = self.q[first : self.length], self.form
+        if self.by_c:
+            joined = join_runs(form, narrow, plain_indices, len(self.pages[0]))
+            return kivi_attention(q, self.pages, plain, form, joined, scale=0.125)
         return kivi_attention_reference(
-            self.q[first : self.length],
-            self.pages,
-            (
-                torch.stack([k for k, _ in self.plain.values()]),
-                torch.stack([v for _, v in self.plain.values()]),
-            ),
-            self.form,
-            (narrow[0], narrow[1], narrow[2], narrow[3]),
-            torch.tensor([places.get(i, -1) for i in range(len(used))], dtype=torch.int32),
-            scale=0.125,
+            q, self.pages, plain, form, narrow, plain_indices, scale=0.125
         )
 
 
-def make_sequence(form: KiviForm, tokens: int = 330) -> Sequence:
+def make_sequence(form: KiviForm, tokens: int = 330, *, by_c: bool = False) -> Sequence:
     generator = torch.Generator().manual_seed(5)
     k, v, q = (torch.randn(tokens, heads, 64, generator=generator) for heads in (2, 2, 4))
     pool = torch.full((16, 2, form.page_bytes(64)), 77, dtype=torch.uint8)
-    return Sequence(form, k, v, q, (pool, pool.clone()), [5, 3, 9, 0, 1, 2, 8, 7, 6, 4, 10])
+    page_ids = [5, 3, 9, 0, 1, 2, 8, 7, 6, 4, 10]
+    return Sequence(form, k, v, q, (pool, pool.clone()), page_ids, by_c)
 
 
 FORMS = [KiviForm(4), KiviForm(2, recent_pages=4), KiviForm(2, recent_pages=2, sink_pages=3)]
 
 
+@pytest.mark.parametrize("by_c", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_steps_of_any_size_give_the_same_bits(form: KiviForm) -> None:
-    whole = make_sequence(form)
+def test_steps_of_any_size_give_the_same_bits(form: KiviForm, by_c: bool) -> None:
+    whole = make_sequence(form, by_c=by_c)
     wanted = whole.step(330)
     rng = random.Random(form.bits)
-    chunked = make_sequence(form)
+    chunked = make_sequence(form, by_c=by_c)
     found = []
     while chunked.length < 330:
         found.append(
@@ -152,6 +159,30 @@ def test_steps_of_any_size_give_the_same_bits(form: KiviForm) -> None:
     kept = whole.page_ids[form.sink_pages : form.first_recent(330) // PAGE_SIZE]
     for a, b in zip(whole.pages, chunked.pages, strict=True):
         assert torch.equal(a[kept], b[kept])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_c_gives_the_numbers_of_the_reference(form: KiviForm) -> None:
+    found, wanted = make_sequence(form, by_c=True).step(330), make_sequence(form).step(330)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("bits", "head_dim"), [(2, 32), (4, 96), (2, 128)])
+def test_pages_are_stored_to_the_byte_as_by_the_reference(
+    bits: int, head_dim: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(bits)
+    k, v = (torch.randn(5, 2, PAGE_SIZE, head_dim).to(dtype) for _ in range(2))
+    k[2], v[1] = 1000.3, v[1] * 1e-7
+    k[3, 0, 4, 5], v[3, 1, 4, 5], v[3, 1, 9, 7] = torch.inf, torch.nan, 65_100.0
+    pages = [torch.full((6, 2, KiviForm(bits).page_bytes(head_dim)), 7, dtype=torch.uint8)] * 2
+    pages = [page.clone() for page in pages]
+    sources, targets = torch.tensor([3, 0, 1, 2]), torch.tensor([5, 1, 0, 4])
+    store_pages(k, v, pages[0], pages[1], sources, targets, bits)
+    for found, wanted in zip(pages, quantize_pages(k, v, bits), strict=True):
+        assert torch.equal(found[targets], wanted[sources])
+        assert (found[[2, 3]] == 7).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
