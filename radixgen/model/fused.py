@@ -154,15 +154,12 @@ class FusedForward:
     def _record_attention(
         self, program: Program, layer: "Layer", q: Tensor, out: Tensor, index: int, plan: str
     ) -> None:
-        cache = self.cache
-        few = (
-            ((cache.k_codes[index], cache.v_codes[index]), cache.layout.form.bits)
-            if cache.layout.form
-            else ()
-        )
+        cache, form = self.cache, self.cache.layout.form
+        codes = (cache.k_codes[index], cache.v_codes[index]) if form else None
         pages = cache.k_pages[index], cache.v_pages[index]
         scoring = self._decoder.config.head_dim**-0.5, layer.window
-        program.attention(q, *pages, out, plan, *scoring, *few)
+        bits = form.bits if form else 0
+        program.attention(q, *pages, out, plan, *scoring, codes, bits)
 
     def _record_ffn(
         self, program: Program, layer: "Layer", x: Tensor, out: Tensor, rows: str
