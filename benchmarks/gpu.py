@@ -187,7 +187,9 @@ def measure_model(bench: Bench, plan: Plan, report: Report) -> None:
         report.at_most("mask and draw, share of a step", draw / steps[last], 0.02)
     if times.idle_share is not None:
         report.results["idle share"] = times.idle_share
+        report.results["overlapped share"] = times.overlapped
         report.at_most("GPU idle, share of an engine's step", times.idle_share, 0.03)
+        report.at_least("steps launched before the last was over, share", times.overlapped, 0.9)
     rows = [[name, f"{seconds * 1e3:.2f}"] for name, seconds in report.results["steps"].items()]
     table(["step", "ms"], rows)
 

@@ -2,9 +2,11 @@
 and how long the device waits between the steps of an engine."""
 
 import random
+import time
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import torch
@@ -27,11 +29,13 @@ from radixgen.model.sampler import Draw, Sampler
 from radixgen.model.triton_sampler import TritonChooser
 from radixgen.model.weights import expected_shapes
 from radixgen.runtime.engine import Engine
+from radixgen.runtime.overlap import OverlappedEngine
 from radixgen.schedule.request import SequenceOutput
 from radixgen.schedule.scheduler import Scheduler
 from radixgen.types import SamplingParams
 
 PAGE_SIZE = 16
+SAMPLES = 3  # of an engine's steps, many in each
 DRAWN = SamplingParams(temperature=0.8, top_p=0.95, ignore_eos=True)
 
 
@@ -123,10 +127,14 @@ def _masks(rows: int, vocab_size: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
-    """Seconds of a step of an engine all of whose requests decode, and what the device worked."""
+    """Seconds of a step of an engine all of whose requests decode, and what the device worked.
+
+    `overlapped`: the share of steps that were launched before the one before was over.
+    """
 
     step: float
     busy: float | None
+    overlapped: float
 
     @property
     def idle_share(self) -> float | None:
@@ -137,7 +145,7 @@ def engine_times(
     bench: Bench, decoder: Decoder, requests: int, prompt: int, steps: int
 ) -> EngineTimes:
     """Requests of `prompt` tokens of their own; steps are timed once all of them decode."""
-    engine = _engine(bench, decoder, requests, prompt + 3 * steps + 8)
+    engine = _engine(bench, decoder, requests, prompt + (SAMPLES + 2) * steps + 8)
     choose = random.Random(0)
     for number in range(requests):
         ids = [choose.randrange(decoder.config.vocab_size) for _ in range(prompt)]
@@ -147,11 +155,23 @@ def engine_times(
     while len(seen) < requests:
         seen |= _decoding(engine)
     _steps(engine, steps)  # records what is to be repeated
-    step = bench.seconds(lambda: _steps(engine, 1))
+    before = engine.stats()
+    # Many in a row: to wait after each would leave none to be launched ahead.
+    step = median(_seconds_of_steps(bench, engine, steps) for _ in range(SAMPLES))
+    after = engine.stats()
+    overlapped, whole = (after[key] - before[key] for key in ("overlapped_steps", "steps"))
     busy = bench.busy_seconds(lambda: _steps(engine, steps))
     for number in range(requests):
         engine.abort(str(number))
-    return EngineTimes(step, None if busy is None else busy / steps)
+    return EngineTimes(step, None if busy is None else busy / steps, overlapped / whole)
+
+
+def _seconds_of_steps(bench: Bench, engine: Engine, count: int) -> float:
+    bench.wait()
+    begin = time.perf_counter()
+    _steps(engine, count)
+    bench.wait()
+    return (time.perf_counter() - begin) / count
 
 
 def _engine(bench: Bench, decoder: Decoder, requests: int, length: int) -> Engine:
@@ -164,7 +184,7 @@ def _engine(bench: Bench, decoder: Decoder, requests: int, length: int) -> Engin
         max_context=decoder.max_context,
         vocab_size=runner.vocab_size,
     )
-    return Engine(scheduler, runner)
+    return (OverlappedEngine if runner.overlaps else Engine)(scheduler, runner)
 
 
 def _decoding(engine: Engine) -> set[str]:

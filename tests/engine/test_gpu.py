@@ -44,3 +44,4 @@ def test_an_engine_answers_as_on_a_cpu(tmp_path: Path) -> None:
         count = 2 if "num_pages" in more else len(PROMPTS)
         for _ in range(2):
             assert answers(engine, plain(PROMPTS[:count])) == wanted[:count]
+        assert engine.stats()["overlapped_steps"] > 0
