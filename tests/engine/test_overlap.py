@@ -101,7 +101,8 @@ def _some_ask(rng: random.Random, rid: str) -> Ask:
         fields["grammar_mass"] = rng.random() < 0.2
         thinking = Thinking(8, begin="<t>", end="</") if rng.random() < 0.3 else None
         if thinking is None and rng.random() < 0.4:
-            fields |= {"constrained_law": "faithful", "temperature": 1.0}
+            # Alone: choices of one request learn of each other, in the order of their draws.
+            fields |= {"constrained_law": "faithful", "temperature": 1.0, "n": 1}
     lora = rng.choice(["", "", "a"])
     tail = [rng.randrange(256) for _ in range(rng.randrange(1, 12))]
     message = GenerateRequest(rid, SamplingParams(**fields), spec, thinking=thinking, lora=lora)
