@@ -39,6 +39,7 @@ from radixgen.serve.tool_calls import (
     parsed,
     reader_of,
     sampling_of_calls,
+    told_reason,
 )
 from radixgen.serve.tools import Tool, ToolChoice, constrain
 from radixgen.types import Choice, FinishReason, GenerateResult, Piece, Usage
@@ -115,6 +116,7 @@ class _ChoiceStream:
     parser: ToolCallParser | None
     split: Split
     custom: dict[int, bool] = field(default_factory=dict)  # calls by index
+    last: Event | None = None  # of those that are told
     num_tokens: int = 0
 
 
@@ -164,6 +166,7 @@ class _Answer:
                 calls.append(self._begun(choice.index, item))
             elif isinstance(item, Argument):
                 extend_call(calls[item.index], item.text)
+        reason = told_reason(choice.finish_reason, items[-1] if items else None)
         if calls:
             message["tool_calls"] = calls
         elif message["content"] is None:
@@ -175,7 +178,7 @@ class _Answer:
             "index": choice.index,
             "message": message,
             "logprobs": logprobs,
-            "finish_reason": finish_name(choice.finish_reason, len(calls)),
+            "finish_reason": finish_name(reason, len(calls)),
             "stop_reason": choice.stop_reason,
             **told_mass(self._body.grammar_mass, choice),
         }
@@ -234,7 +237,7 @@ class _Answer:
             yield self._chunk(piece.index, delta, logprobs, when_usage, choices)
             logprobs = None
         if piece.finish_reason is not None:
-            reason = finish_name(piece.finish_reason, len(state.custom))
+            reason = finish_name(told_reason(piece.finish_reason, state.last), len(state.custom))
             yield self._chunk(piece.index, {}, None, when_usage, choices, reason, piece.stop_reason)
 
     def _deltas(self, piece: Piece, state: _ChoiceStream) -> Iterator[dict[str, Any]]:
@@ -249,6 +252,7 @@ class _Answer:
         events = state.parser.push(text)
         if piece.finish_reason is not None:
             events += state.parser.finish(cut_of(piece))
+        state.last = events[-1] if events else state.last
         for item in events:
             delta = self._delta(item, piece.index, state)
             if delta is not None:

@@ -38,6 +38,7 @@ from radixgen.serve.tool_calls import (
     parsed,
     reader_of,
     sampling_of_calls,
+    told_reason,
 )
 from radixgen.types import FinishReason, GenerateResult, Piece, SamplingParams, Usage
 
@@ -155,6 +156,7 @@ class _Answer:
         self._reader = reader
         self._parser = reader() if reader else None
         self._num_calls = 0
+        self._last: Event | None = None  # of those that are told
         self._open: str | None = None  # the type of the content block that is being written
         self._index = -1  # its place
 
@@ -174,12 +176,13 @@ class _Answer:
                 written.append("")
             elif isinstance(item, Argument):
                 written[item.index] += item.text
+        reason = told_reason(choice.finish_reason, items[-1] if items else None)
         calls = [block for block in blocks if block["type"] == "tool_use"]
         for call, text in zip(calls, written, strict=True):
             call["input"] = _value(text)
         return self._head | {
             "content": blocks,
-            **_stop(choice.finish_reason, choice.stop_reason, len(calls)),
+            **_stop(reason, choice.stop_reason, len(calls)),
             "usage": _usage(result.usage),
         }
 
@@ -228,6 +231,7 @@ class _Answer:
             events = self._parser.push(text)
             if piece.finish_reason is not None:
                 events += self._parser.finish(cut_of(piece))
+        self._last = events[-1] if events else self._last
         for item in events:
             if isinstance(item, Said):
                 if self._open != "text":
@@ -271,6 +275,7 @@ class _Answer:
     def _end(self, last: Piece | None, usage: Usage) -> Iterator[bytes]:
         yield from self._close()
         reason = (last and last.finish_reason) or FinishReason.ABORT
+        reason = told_reason(reason, self._last)
         delta = _stop(reason, last.stop_reason if last else None, self._num_calls)
         body = {"type": "message_delta", "delta": delta, "usage": _usage(usage)}
         yield named_event("message_delta", body)

@@ -213,6 +213,13 @@ def cut_of(end: Choice | Piece) -> str | None:
     return end.stop_reason if isinstance(end.stop_reason, str) else ""
 
 
+def told_reason(reason: FinishReason, last: Event | None) -> FinishReason:
+    """Why an answer ended whose `last` event it is: one that has no tokens left behind a whole
+    call is complete, and clients take what ran out of tokens for cut."""
+    is_whole = reason is FinishReason.LENGTH and isinstance(last, Ended)
+    return FinishReason.STOP if is_whole else reason
+
+
 def parsed(text: str, reader: Reader, cut: str | None = None) -> list[Event]:
     """The events of a whole text; `cut`: see `ToolCallParser.finish`."""
     parser = reader()

@@ -286,6 +286,15 @@ def test_stops_leave_a_required_call_whole(client: openai.OpenAI) -> None:
     assert streamed == written[0]
 
 
+@pytest.mark.parametrize("max_tokens", [90, 130])
+def test_whole_calls_are_no_cut_answer(client: openai.OpenAI, max_tokens: int) -> None:
+    """However many tokens there are: a required answer is whole calls, and is told as that."""
+    options: Any = {"tools": [ADD], "tool_choice": "required", "max_tokens": max_tokens, "seed": 3}
+    assert chat(client, **options).choices[0].finish_reason == "tool_calls"
+    *_, last = (chunk.choices[0] for chunk in chat(client, stream=True, **options))
+    assert last.finish_reason == "tool_calls"
+
+
 @pytest.mark.parametrize("stop", ["tool", "arguments", "}"])
 def test_a_call_that_a_stop_cut_is_no_call(client: openai.OpenAI, stop: str) -> None:
     options: Any = {"tools": [ADD], "response_format": {"type": "json_object"}, "stop": stop,

@@ -22,9 +22,10 @@ from radixgen.serve.tool_calls import (
     parsed,
     reader_of,
     sampling_of_calls,
+    told_reason,
 )
 from radixgen.serve.tools import OPENING, Tool, ToolChoice, constrain, written_call
-from radixgen.types import GrammarSpec, SamplingParams
+from radixgen.types import FinishReason, GrammarSpec, SamplingParams
 
 ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 SAY = Tool("say", "Says.", input_format={"type": "regex", "pattern": "hi|bye"})
@@ -225,3 +226,14 @@ def test_arguments_are_an_object_whatever_the_schema_says() -> None:
     spec = constrain([Tool("f", parameters=False)], ToolChoice("required"), None)
     with pytest.raises(InvalidGrammar):
         accepts(spec, "")
+
+
+def test_an_answer_that_has_no_tokens_left_behind_a_whole_call_is_complete() -> None:
+    reader = reader_of([ADD], ToolChoice("required"), SamplingParams())
+    assert reader is not None
+    length, stop = FinishReason.LENGTH, FinishReason.STOP
+    for text, told in ((CALL, stop), (f"{CALL}\n", stop), (CALL[:-1], length), ("so", length)):
+        assert told_reason(length, parsed(text, reader)[-1]) is told
+    assert told_reason(length, parsed(f"{CALL}\nso", reader)[-1]) is length
+    assert told_reason(length, None) is length
+    assert told_reason(FinishReason.ABORT, parsed(CALL, reader)[-1]) is FinishReason.ABORT
