@@ -402,8 +402,9 @@ def tile_rows(max_rows: int, group: int) -> int:
 
 
 def block_keys(head_dim: int, amd: bool = False) -> int:
-    """Keys in flight at once: as many as shared memory and registers bear."""
-    return 64 if head_dim <= 128 and not amd else 32
+    """Keys of a block: 32 of more than 64 dimensions, as 64 keys take the registers and shared
+    memory with which twice as many programs of a multiprocessor fetch just as much at once."""
+    return 64 if head_dim <= 64 and not amd else 32
 
 
 def num_warps(rows: int) -> int:
