@@ -164,14 +164,15 @@ def texts(node: Schema, formats: bool) -> Texts:
     if not admits(node, "string"):
         return txt.NONE
     value, found = node.value, txt.EVERY
-    if "minLength" in value or "maxLength" in value:
-        high = value.get("maxLength")
-        found = txt.lengths(whole(value.get("minLength", 0)), None if high is None else whole(high))
     if "pattern" in value:
         found = found.meet(pattern(value["pattern"]))
     if formats and isinstance(value.get("format"), str):
         expr = format_text(value["format"])
         found = found if expr is None else found.meet(txt.language(expr))
+    if "minLength" in value or "maxLength" in value:
+        high = value.get("maxLength")
+        counted = whole(value.get("minLength", 0)), None if high is None else whole(high)
+        found = txt.of_length(found, *counted)
     listed = constants(node, "string")
     if listed is not None:
         found = txt.few(v for _, v in listed).meet(found)

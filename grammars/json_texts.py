@@ -17,11 +17,13 @@ from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
     And,
+    Chars,
     Concat,
     Expr,
     Node,
     Not,
     Repeat,
+    Union,
     chars,
     complement,
     concat,
@@ -120,6 +122,42 @@ def searched(expr: Expr) -> Expr:
 def lengths(low: int, high: int | None) -> Texts:
     """Every text of `low` to `high` code points."""
     return language(_expr(repeat(ANY_CHAR, low, high)))
+
+
+def of_length(texts: Texts, low: int, high: int | None) -> Texts:
+    """Those of the texts that have `low` to `high` code points: all, if they plainly have."""
+    if texts.finite is None and texts is not EVERY:
+        least, most = _lengths_of(texts.expr)
+        if low <= least and (high is None or (most is not None and most <= high)):
+            return texts
+    return lengths(low, high).meet(texts)
+
+
+@lru_cache(1024)
+def _lengths_of(expr: Expr) -> tuple[int, int | None]:
+    """How many code points a text of an expression has at least, and at most: None for no bound."""
+    match expr:
+        case Chars():
+            return 1, 1
+        case Repeat():
+            least, most = _lengths_of(expr.item)
+            return least * expr.low, None if most is None or expr.high is None else most * expr.high
+        case Concat() | Union() | And() if expr.args:
+            parts = [_lengths_of(part) for part in expr.args]
+            known = [most for _, most in parts if most is not None]
+            return _of_parts(expr, [least for least, _ in parts], known, len(known) < len(parts))
+    return 0, 0 if expr is EPSILON else None
+
+
+def _of_parts(
+    expr: Expr, least: list[int], most: list[int], is_endless: bool
+) -> tuple[int, int | None]:
+    """`most` of those parts that have a bound; the others are endless."""
+    if isinstance(expr, And):
+        return max(least), min(most, default=None)
+    if isinstance(expr, Concat):
+        return sum(least), None if is_endless else sum(most)
+    return min(least), None if is_endless else max(most)
 
 
 def _expr(node: Node) -> Expr:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from radixgen.grammars import json_values
+from radixgen.grammars import json_keywords, json_texts, json_values
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
@@ -89,3 +89,27 @@ def test_any_value_is_one_rule_for_all_grammars() -> None:
     before = sizes()["nodes"]
     grammars[1].engine.fill_row(states[1], mask, 0)
     assert sizes()["nodes"] - before < 20  # what is behind the value, and nothing within it
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lengths"),
+    [
+        ("^a{2,4}b?$", (2, 5)),
+        ("^(ab|c)+$", (1, None)),
+        ("a", (1, None)),
+        ("^$", (0, 0)),
+        ("^[0-9]{3}(?!5)$", (3, 3)),
+        ("^(?!a).{1,3}$", (1, 3)),
+    ],
+)
+def test_bounds_that_every_text_keeps_are_left_out(
+    pattern: str, lengths: tuple[int, int | None]
+) -> None:
+    found, (least, most) = json_keywords.pattern(pattern), lengths
+    assert json_texts.of_length(found, 0, None) is found
+    assert json_texts.of_length(found, least, most) is found
+    assert json_texts.of_length(found, least + 1, most) is not found
+    if most is None:
+        assert json_texts.of_length(found, least, 1000) is not found
+    else:
+        assert json_texts.of_length(found, least, most - 1) is not found
