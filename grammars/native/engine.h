@@ -129,7 +129,7 @@ typedef struct {                                      /* the vocabulary as seen 
     Remainders *outside;                              /* the tokens that do not stay inside */
 } Slice;
 
-enum { NUM_LOOPS = 8, LOOK_FOR_LOOP = 32 };           /* look once so many nodes stayed in a state */
+enum { NUM_LOOPS = 32, LOOK_FOR_LOOP = 64 };           /* look once so many nodes stayed in a state */
 typedef struct {                                      /* states that a walk often stayed in, each where
                                                          its number says, and groups that stay there */
     u32 state[NUM_LOOPS], stays[NUM_LOOPS];
@@ -296,7 +296,14 @@ static inline u32 step(Engine *e, u32 state, u32 byte) {
 int index_trie(Trie *t);
 void drop_trie(Trie *t);
 u64 groups_to(Engine *e, u32 state, u32 next);
-u64 groups_in(Engine *e, Loops *loops, u32 state);
+u64 look_for_groups(Engine *e, Loops *loops, u32 state);
+
+/* The groups of which every byte stays in a state, once a walk stayed there often enough to look. */
+static inline u64 groups_in(Engine *e, Loops *l, u32 state) {
+    u32 i = state % NUM_LOOPS;
+    if (l->state[i] == state && l->stays[i] >= LOOK_FOR_LOOP) return l->groups[i];
+    return look_for_groups(e, l, state);
+}
 
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);

@@ -70,8 +70,13 @@ static void note_both(Engine *e, Slice *s, u32 state) {
         if (step(e, state, byte) != DEAD) s->first.w[byte >> 6] |= 1ull << (byte & 63);
 }
 
-static void note_token(Engine *e, CountedList *inside, u32 node, u32 count) {
-    TOKENS_AT(&e->trie, node, k) PUSH(e, *inside, ((Counted){(u32)k, count}));
+/* `inside`: where they are counted; NULL: they are not, and go to `hits`. Both have room for all. */
+static inline void note_token(Engine *e, CountedList *inside, u32 node, u32 count) {
+    if (e->trie.token[node] < 0) return;
+    TOKENS_AT(&e->trie, node, k) {
+        if (inside) inside->p[inside->n++] = (Counted){(u32)k, count};
+        else e->hits.p[e->hits.n++] = (u32)k;
+    }
 }
 
 /* The tokens of a branch that stays in a state that a walk often stayed in; 0 if it does not. Of those
@@ -103,6 +108,9 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside
     RESERVE(e, e->loop_path, t->max_depth + 2);
     RESERVE(e, e->loop_count, t->max_depth + 2);
     RESERVE(e, e->item_path, t->max_depth + 2);
+    if (inside) RESERVE(e, *inside, t->num_tokens);
+    else RESERVE(e, e->hits, t->num_tokens);
+    u32 costed = DEAD; /* the state whose cost was looked at last */
     u64 single = item ? groups_to(e, item->start, state_of(e, LOOP_END)) : ~0ull;
     e->loop_path.p[0] = s->start;
     e->item_path.p[0] = item ? item->start : DEAD;
@@ -118,7 +126,7 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside
             continue;
         }
         if (ends) s->first.w[byte >> 6] |= 1ull << (byte & 63);
-        u32 before = inside->n;
+        u32 before = inside ? inside->n : e->hits.n;
         int counts = count & 1 && !(t->groups[i] & ~single);
         if (next == here && counts && sort_branch(e, s, &loops, inside, i, next, count >> 1, item != NULL)) {
             i = end;
@@ -128,7 +136,8 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside
             e->loop_path.p[level + 1] = next;
             i++;
         }
-        u32 cost = inside->n > before ? state_cost(e, next) : 0;
+        if (next == costed || (inside ? inside->n : e->hits.n) == before) continue;
+        u32 cost = state_cost(e, costed = next);
         if (cost > s->dearest) s->dearest = cost;
     }
 }
@@ -144,8 +153,14 @@ static Slice *slice_before(Engine *e, u32 state, const Slice *item) {
     s->usable = 1;
     CountedList inside = {NULL, 0, 0};
     ExitList exits = {NULL, 0, 0};
-    sort_out(e, s, item, &inside, &exits);
-    keep_inside(e, s, &inside);
+    e->hits.n = 0;
+    sort_out(e, s, item, item ? &inside : NULL, &exits);
+    if (item) {
+        keep_inside(e, s, &inside);
+    } else {
+        s->rows = take(e, sizeof *s->rows);
+        s->rows[0] = add_hit_row(e);
+    }
     keep_exits(e, s, &exits);
     e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
     DROP(inside);

@@ -18,6 +18,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
     const Trie *t = &e->trie;
     RESERVE(e, e->loop_path, e->trie.max_depth + 2);
     RESERVE(e, e->loop_count, e->trie.max_depth + 2);
+    RESERVE(e, *inside, t->num_tokens);
     e->loop_path.p[0] = s->start;
     e->loop_count.p[0] = 1;
     u64 single = groups_to(e, s->start, state_of(e, LOOP_END)); /* of which each byte is an item */
@@ -25,7 +26,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
         u32 level = (u32)t->depth[i] - 1, count = e->loop_count.p[level], byte = t->byte[i];
         if (count & 1 && !(t->groups[i] & ~single)) {
             u32 end = i + (u32)t->size[i], passed = (count >> 1) - level;
-            for (; i < end; i++) TOKENS_AT(t, i, k) PUSH(e, *inside, ((Counted){(u32)k, passed + (u32)t->depth[i]}));
+            for (; i < end; i++) TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){(u32)k, passed + (u32)t->depth[i]};
             continue;
         }
         u32 next = step(e, e->loop_path.p[level], byte);
@@ -38,7 +39,7 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
         if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next); /* to know whether it ends */
         int whole = (e->states.p[next].flags & S_ENDS) != 0;
         if (whole && e->states.p[next].kernel != LOOP_END) return 0;
-        TOKENS_AT(t, i, k) PUSH(e, *inside, ((Counted){(u32)k, count}));
+        TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){(u32)k, count};
         if (!whole && t->token[i] >= 0) {
             u32 cost = state_cost(e, next);
             if (cost > s->dearest) s->dearest = cost;
@@ -175,10 +176,15 @@ static void build_outside(Engine *e, Slice *s) {
     Remainders *r = take(e, sizeof *r);
     if (!within) fail(e, OUT_OF_MEMORY);
     for (u32 i = 0; i < inside; i++) within[s->by_count[i]] = 1;
+    u32 *below = calloc(t->max_depth + 2, sizeof *below); /* by depth: what is below the node that comes next */
+    if (!below) fail(e, OUT_OF_MEMORY);
     for (u32 i = num; i-- > 0;) { /* from the leaves up */
-        if (t->token[i] >= 0 && !within[t->token[i]]) wanted[i] = 1;
-        for (u32 c = i + 1; !wanted[i] && c < i + (u32)t->size[i]; c += (u32)t->size[c]) wanted[i] |= wanted[c];
+        u32 depth = (u32)t->depth[i];
+        wanted[i] = below[depth + 1] || (t->token[i] >= 0 && !within[t->token[i]]);
+        below[depth + 1] = 0;
+        below[depth] |= wanted[i];
     }
+    memset(below, 0, (t->max_depth + 2) * sizeof *below);
     for (u32 i = 0; i < num; i++) {
         if (!wanted[i] && i) continue;
         PUSH(e, r->byte, t->byte[i]);
@@ -190,9 +196,13 @@ static void build_outside(Engine *e, Slice *s) {
     }
     PUSH(e, r->first, r->tokens.n);
     free(within);
-    for (u32 i = r->byte.n; i-- > 0;)
-        for (u32 next = i + 1; next < r->byte.n && r->depth.p[next] > r->depth.p[i]; next += r->size.p[next])
-            r->size.p[i] += r->size.p[next];
+    for (u32 i = r->byte.n; i-- > 0;) {
+        u32 depth = r->depth.p[i];
+        r->size.p[i] += below[depth + 1];
+        below[depth + 1] = 0;
+        below[depth] += r->size.p[i];
+    }
+    free(below);
     s->outside = r;
 }
 

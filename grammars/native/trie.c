@@ -58,8 +58,8 @@ u64 groups_to(Engine *e, u32 state, u32 next) {
     return some & ~others;
 }
 
-/* The groups of which every byte stays in a state, once a walk stayed there often enough to look. */
-u64 groups_in(Engine *e, Loops *l, u32 state) {
+/* `groups_in` while it is not known. */
+u64 look_for_groups(Engine *e, Loops *l, u32 state) {
     u32 i = state % NUM_LOOPS;
     if (l->state[i] != state) {
         l->state[i] = state;
