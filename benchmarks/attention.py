@@ -19,6 +19,7 @@ from benchmarks.harness import Report, Spread, arguments, table
 from radixgen.kernels import library
 from radixgen.kernels.attention import paged_attention, plan_attention
 from radixgen.kernels.attention_plan import AttentionPlan
+from radixgen.kernels.storage import take
 
 ROWS, PREFIX, SUFFIX, PAGE = 64, 4096, 64, 16
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
@@ -115,10 +116,7 @@ def given(pages: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """The arguments of `paged_attention`: random queries and pages, and these tables."""
     kv_indptr, kv_indices = pages
     shape = (int(kv_indices.max()) + 1, KV_HEADS, PAGE, HEAD_DIM)
-    k_pages, v_pages = (torch.empty(shape, dtype=torch.bfloat16) for _ in range(2))
-    for tensor in (k_pages, v_pages):
-        library.ask_for_huge_pages(tensor)
-        tensor.normal_()
+    k_pages, v_pages = (take(shape, torch.bfloat16).normal_() for _ in range(2))
     last = torch.full((ROWS,), PAGE, dtype=torch.int32)
     q = torch.randn(ROWS, HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(1)).bfloat16()
     return q, k_pages, v_pages, torch.arange(ROWS + 1).int(), kv_indptr, kv_indices, last

@@ -42,7 +42,7 @@ class AttentionPlan:
             raise KernelError("the C kernels are not loaded")
         if any(t.dtype != torch.int32 or not t.is_contiguous() for t in tables):
             tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
-        self.num_tokens = int(tables[0][-1])
+        self._tokens = tables[0]
         self.fits = (page_size, num_kv_heads, group, head_dim, window)
         self.pointer: int | None = loaded.rk_plan_new(
             *(t.data_ptr() for t in tables),
@@ -52,6 +52,11 @@ class AttentionPlan:
         if not self.pointer:
             raise KernelError(f"no memory for the attention plan of {self.num_tokens} queries")
         self._free = loaded.rk_plan_free
+
+    @property
+    def num_tokens(self) -> int:
+        """Queries of all rows."""
+        return int(self._tokens[-1])
 
     def __del__(self) -> None:
         if getattr(self, "pointer", None):

@@ -146,7 +146,7 @@ def run(kind: Kind, arguments: Sequence[int]) -> None:
 def supported(*tensors: Tensor) -> bool:
     """Whether the C operations are there and take these: on the CPU, float32 or bfloat16."""
     return library() is not None and all(
-        t.device.type == "cpu" and t.dtype in (torch.float32, torch.bfloat16) for t in tensors
+        t.is_cpu and t.dtype in (torch.float32, torch.bfloat16) for t in tensors
     )
 
 

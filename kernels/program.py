@@ -40,6 +40,8 @@ class Program:
         self._buffers: dict[tuple[str, int, torch.dtype], Tensor] = {}
         self._words: np.ndarray | None = None
         self._places: dict[str, np.ndarray] = {}
+        self._address = 0  # of the words
+        self._given: dict[str, int] = {}  # what the words say now
 
     def buffer(self, name: str, columns: int, dtype: torch.dtype) -> Tensor:
         """Room for max_rows rows of `columns`; the same room whenever the name is the same."""
@@ -183,18 +185,19 @@ class Program:
         """Run all operations, each name replaced by its value. Raises KernelError for a name
         without a value, before anything runs."""
         words = self._finish() if self._words is None else self._words
-        flat = words.reshape(-1)
         for name, places in self._places.items():
             if name not in values:
                 raise KernelError(f"the program needs a value for {name!r}")
-            flat[places] = values[name]
+            if values[name] != self._given.get(name):
+                words[places] = self._given[name] = values[name]
         loaded = library()
         if loaded is None:
             raise KernelError("the C kernels are not loaded")
-        loaded.rk_run(words.ctypes.data, len(words), num_threads())
+        loaded.rk_run(self._address, len(self._operations), num_threads())
 
     def _finish(self) -> np.ndarray:
-        self._words = words = np.zeros((len(self._operations), ARGUMENTS + 1), dtype=np.int64)
+        """The words of all operations, one after the other."""
+        words = np.zeros((len(self._operations), ARGUMENTS + 1), dtype=np.int64)
         places: dict[str, list[int]] = {}
         for row, operation in enumerate(self._operations):
             for column, word in enumerate(operation):
@@ -203,4 +206,6 @@ class Program:
                 else:
                     words[row, column] = word
         self._places = {name: np.array(found) for name, found in places.items()}
-        return words
+        self._words = words.reshape(-1)
+        self._address = self._words.ctypes.data
+        return self._words

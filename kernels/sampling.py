@@ -1,6 +1,7 @@
 """What happens to logits before a token is drawn. Knows rows of numbers, not why a bit is set."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,6 +22,9 @@ class Outcome(IntEnum):
     CHOSEN = 0
     NOT_FINITE = 1
     NONE_ALLOWED = 2
+
+
+_OUTCOMES = tuple(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +95,16 @@ def choose_(
         edit_logits_(logits, edits)
     start, words = (0, 0) if bitmask is None else (bitmask.data_ptr(), bitmask.shape[1])
     count = 0 if bitmask is None else bitmask.shape[0]
-    masks = torch.zeros(rows, dtype=torch.int64)
-    for i, choice in enumerate(choices):
-        if choice.mask_row is not None:
-            require(0 <= choice.mask_row < count, f"mask row {choice.mask_row} of {count}")
-            masks[i] = start + 4 * words * choice.mask_row
-    settings = torch.tensor(
-        [(c.temperature, c.top_k, c.top_p, c.min_p, c.point) for c in choices], dtype=torch.float64
-    )
-    out = torch.empty(rows, 2, dtype=torch.int64)
-    pointers = (masks.data_ptr(), words, settings.data_ptr(), out.data_ptr())
+    # Arrays, not tensors: for a few numbers, what a tensor costs is a part of a step.
+    masks, settings, out = array("q"), array("d"), array("q", bytes(16 * rows))
+    for c in choices:
+        row = c.mask_row
+        require(row is None or 0 <= row < count, f"mask row {row} of {count}")
+        masks.append(0 if row is None else start + 4 * words * row)
+        settings.extend((c.temperature, c.top_k, c.top_p, c.min_p, c.point))
+    pointers = (masks.buffer_info()[0], words, settings.buffer_info()[0], out.buffer_info()[0])
     run(Kind.SAMPLE, (logits.data_ptr(), logits.stride(0), rows, vocab, *pointers))
-    return [(token_id, Outcome(outcome)) for token_id, outcome in out.tolist()]
+    return [(out[i], _OUTCOMES[out[i + 1]]) for i in range(0, 2 * rows, 2)]
 
 
 def apply_bitmask_(logits: Tensor, bitmask: Tensor) -> Tensor:

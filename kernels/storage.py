@@ -1,7 +1,7 @@
-"""Memory for weights, cut from few large mappings, so that huge pages lie under it.
+"""Memory for weights and KV pages, cut from few large mappings, so that huge pages lie under it.
 
-Reading weights is most of a step, and with pages of 4 KiB looking up their addresses is a good part
-of reading. A huge page has 2 MiB, more than most matrices of a small model: each in memory of its
+Reading them is most of a step, and with pages of 4 KiB looking up their addresses is a good part of
+reading. A huge page has 2 MiB, more than most matrices of a small model: each in memory of its
 own would have none. Knows nothing of what is stored.
 """
 

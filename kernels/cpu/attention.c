@@ -146,6 +146,17 @@ INLINE void widen_any(const call *c, space *s, const int is_value) {
     else widen_rows(c, s);
 }
 
+/* The keys that follow the last values of a split, as rows ahead: of the next split or item. */
+static void find_following(const call *c, space *s, const rk_item *item, int64_t head,
+                           int64_t split) {
+    int64_t first = (split + 1) * SPLIT;
+    if (split + 1 == item->end_split && s->next)
+        item = s->next, head = s->next_head, first = (int64_t)item->first_split * SPLIT;
+    else if (split + 1 == item->end_split)
+        first = c->plan->lengths[item->row];
+    find_any(c, s, 0, item->row, head, first, c->plan->lengths[item->row], s->ahead_of);
+}
+
 static void run_split(const call *c, space *s, const rk_item *item, int64_t head, int64_t split) {
     const rk_member *members = c->plan->members + item->first_member;
     int64_t count = item->end_member - item->first_member, rows = count * c->group;
@@ -169,13 +180,12 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         else all_scores(c, s, rows, key, 0);
     }
     soften(c, s, rows, staged);
-    int64_t next_end = split + 1 < item->end_split ? c->plan->lengths[item->row] : 0;
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {
         int last = key + STEP >= staged;
         find_any(c, s, 1, item->row, head, begin + key, end, s->row_of);
-        find_any(c, s, !last, item->row, head, last ? begin + SPLIT : begin + key + STEP,
-                 last ? next_end : end, s->ahead_of);
+        if (last) find_following(c, s, item, head, split);
+        else find_any(c, s, 1, item->row, head, begin + key + STEP, end, s->ahead_of);
         if (c->bits || !directly) widen_any(c, s, 1);
         if (directly) {
             values_directly(c, s, rows, key);
@@ -278,8 +288,12 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
     memset(s.zeros, 0, (size_t)c.dim * 4);
     int64_t before = t->phase ? plan->phase_ends[t->phase - 1] : 0, first, last;
     rk_share(t, (plan->phase_ends[t->phase] - before) * plan->kv_heads, &first, &last);
-    for (int64_t n = first; n < last; n++)
+    for (int64_t n = first; n < last; n++) {
+        int64_t next = n + 1;
+        s.next = next < last ? plan->items + before + next / plan->kv_heads : NULL;
+        s.next_head = next % plan->kv_heads;
         run_item(&c, &s, plan->items + before + n / plan->kv_heads, n % plan->kv_heads);
+    }
 }
 
 int64_t rk_attention_phases(const int64_t *arg) { return PTR(rk_plan, 0)->num_phases; }

@@ -43,6 +43,8 @@ typedef struct {
     const char *few[STEP / FEW_PAGE]; /* the pages of row_of that are in few bits, or NULL */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
+    const rk_item *next;        /* the item that follows in this piece, or NULL, and its head */
+    int64_t next_head;
 } space;
 
 INLINE int has_halves(const call *c) { return c->type == PAGES_F16 || c->type == PAGES_BF16; }

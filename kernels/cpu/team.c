@@ -28,6 +28,7 @@
 #define MAX_THREADS 256
 #define SPINS 1000              /* some tens of microseconds */
 #define PIECES_A_THREAD 3       /* so that a slow thread delays the end by little */
+#define TURNS_A_THREAD 8        /* at attention, whose items differ in length */
 #define PIECE_OF_WORK 40000     /* multiplications or so: a few microseconds */
 
 typedef struct {
@@ -94,7 +95,10 @@ static int64_t work_of(const rk_op *op) {
 }
 
 static int64_t pieces_of(const rk_op *op, int64_t phase, int count) {
-    if (op->kind == RK_ATTENTION) return rk_attention_pieces(op->arg, phase);
+    if (op->kind == RK_ATTENTION) {
+        int64_t items = rk_attention_pieces(op->arg, phase), most = (int64_t)count * TURNS_A_THREAD;
+        return items < most ? items : most;
+    }
     int64_t work = work_of(op), most = (int64_t)count * PIECES_A_THREAD;
     int64_t pieces = work / PIECE_OF_WORK;
     if (count == 1 || pieces < 1) return work > 0;

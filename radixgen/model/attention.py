@@ -205,7 +205,7 @@ def _parts(page_ids: Sequence[int], run: int) -> list[int]:
 def _tensors(dtype: type[np.generic], *lists: list[int]) -> tuple[Tensor, ...]:
     """A tensor of each list, all in one piece of memory."""
     joined = torch.from_numpy(np.array(list(chain.from_iterable(lists)), dtype=dtype))
-    return torch.split(joined, [len(each) for each in lists])
+    return torch.split_with_sizes(joined, [len(each) for each in lists])
 
 
 def count_outputs(row: ScheduledRow) -> int:

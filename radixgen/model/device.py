@@ -23,6 +23,7 @@ from radixgen.errors import ConfigError, ModelError
 
 MIN_CAPABILITY = (8, 0)  # of NVIDIA's GPUs: bfloat16 products, asynchronous copies
 _WITHOUT = "or take device='cpu'"
+_ANYWHERE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _check_interpreter() -> None:
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Within, Triton launches on this device; a thread begins with the first one as its own."""
-    return nullcontext() if device.type == "cpu" else torch.cuda.device(device)
+    return _ANYWHERE if device.type == "cpu" else torch.cuda.device(device)
 
 
 def describe(device: torch.device) -> str:

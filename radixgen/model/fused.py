@@ -31,7 +31,9 @@ class FusedForward:
         self._decoder, self.cache = decoder, cache
         self._cos, self._sin = cos, sin
         self._page_size = cache.k_pages[0].shape[2]
-        self._windows = [layer.window for layer in decoder.weights.layers]
+        *windows, self._last_window = (layer.window for layer in decoder.weights.layers)
+        self._windows = {_plan_name(window): window for window in windows}
+        self._views: dict[tuple[str, int], Tensor] = {}  # the first rows of outputs
         self._program: Program | None = None
         embedding = decoder.weights.embedding
         self._embeds = not isinstance(embedding, Tensor) or embedding.dtype == decoder.dtype
@@ -42,8 +44,8 @@ class FusedForward:
         With `want_logits` also the logits [outputs, vocab], float32, where there is room for them;
         then the next call may write both anew.
         """
-        tokens = len(inputs.token_ids)
-        outputs = tokens if inputs.outputs is None else len(inputs.outputs)
+        tokens = inputs.token_ids.shape[0]
+        outputs = tokens if inputs.outputs is None else inputs.outputs.shape[0]
         if self._program is None or self._program.max_rows < tokens:
             self._record(max(MIN_ROWS, 1 << (tokens - 1).bit_length()))
         assert self._program is not None
@@ -62,20 +64,31 @@ class FusedForward:
             given["stored"] = len(inputs.plain.sources)
         chosen = self._all_tokens if inputs.outputs is None else inputs.outputs
         given["chosen"] = chosen.data_ptr()
-        drawn = outputs if want_logits and outputs <= len(self._logits) else 0
+        drawn = outputs if want_logits and outputs <= self._logits.shape[0] else 0
         self._program.run({"tokens": tokens, "outputs": outputs, "drawn": drawn, **given})
-        hidden = self._hidden[:outputs]
-        return (hidden, self._logits[:drawn].float()) if drawn else (hidden.clone(), None)
+        hidden = self._first("hidden", self._hidden, outputs)
+        if not drawn:
+            return hidden.clone(), None
+        logits = self._first("logits", self._logits, drawn)
+        return hidden, logits if logits.dtype == torch.float32 else logits.float()
+
+    def _first(self, name: str, rows: Tensor, count: int) -> Tensor:
+        """rows[:count], of few made once: their step is short enough to feel it."""
+        if count > MIN_ROWS:
+            return rows[:count]
+        found = self._views.get((name, count))
+        if found is None:
+            found = self._views[name, count] = rows[:count]
+        return found
 
     def _plans(self, inputs: StepInputs) -> dict[str, AttentionPlan]:
         """A plan for each window of the layers, and one for the last layer's outputs."""
-        windows = self._windows
         tables = tables_over(inputs.attention, inputs.plain, self.cache)
-        made = {_plan_name(w): self._plan(tables, w) for w in {*windows[:-1]}}
-        same = made.get(_plan_name(windows[-1])) if inputs.outputs is None else None
+        made = {name: self._plan(tables, window) for name, window in self._windows.items()}
+        same = made.get(_plan_name(self._last_window)) if inputs.outputs is None else None
         if same is None:
             tables = tables_over(inputs.output_attention, inputs.plain, self.cache)
-        made[_LAST] = same or self._plan(tables, windows[-1])
+        made[_LAST] = same or self._plan(tables, self._last_window)
         return made
 
     def _plan(self, tables: Tables, window: int | None) -> AttentionPlan:
@@ -123,6 +136,7 @@ class FusedForward:
             self._logits = torch.zeros(most, c.vocab_size, dtype=dtype)
         program.linear(normed, [(decoder.weights.head, None)], self._logits, "drawn")
         self._program = program
+        self._views.clear()
 
     def _record_projection(self, program: Program, layer: "Layer", x: Tensor, index: int) -> Tensor:
         """q, k, v of x: k and v go to their pages; the rotated queries [rows, num_heads * dim]."""

@@ -25,7 +25,7 @@ from radixgen.errors import ConfigError
 from radixgen.kernels.kivi import PAGE_SIZE, KiviForm
 from radixgen.kernels.kv_types import PAGE_TYPES, row_width
 from radixgen.kernels.kv_write import copy_pages
-from radixgen.kernels.library import ask_for_huge_pages
+from radixgen.kernels.storage import take
 
 DEFAULT_FRACTION = 0.3  # of a CPU's free memory
 PAGES_A_PLAIN = 8  # of few bits, that come with a plain one: a running sequence has as many or more
@@ -110,12 +110,11 @@ class KVCache:
         written = layout.num_plain(num_pages) * form.recent_pages if form else num_pages
 
         def tensors(*shape: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-            made = [
+            if device.type == "cpu":
+                return tuple(take(shape, dtype) for _ in range(layout.num_layers))
+            return tuple(
                 torch.empty(shape, dtype=dtype, device=device) for _ in range(layout.num_layers)
-            ]
-            for tensor in made:
-                ask_for_huge_pages(tensor)
-            return tuple(made)
+            )
 
         pages = [tensors(written, *layout.shape, dtype=layout.dtype) for _ in "kv"]
         codes: list[tuple[Tensor, ...]] = [(), ()]

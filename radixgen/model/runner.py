@@ -98,19 +98,22 @@ class ModelRunner:
         Raises InvalidRequest for a batch that would reach outside pages, context or vocabulary;
         nothing has been computed then. What goes wrong in one row is that row's `error`.
         """
-        launched = self.launch(batch)
+        launched = self._launch(batch)
         if fill_mask is not None and batch.rows:
             fill_mask()
-        self.draw(launched, batch.rows, bitmask)
+        self._draw_rows(launched, batch.rows, bitmask)
         return self.collect(launched)
 
-    @torch.inference_mode()
     def launch(self, batch: ScheduledBatch) -> Launched:
         """Begin a step: its copies and its forward pass. Raises as `run`.
 
         Rows that follow one of the step drawn last compute the token drawn there, on the device;
         where that is a GPU, nothing here waits for it.
         """
+        with torch.inference_mode():
+            return self._launch(batch)
+
+    def _launch(self, batch: ScheduledBatch) -> Launched:
         started = time.perf_counter()
         with on_device(self.decoder.device):
             if not batch.rows:
@@ -127,7 +130,6 @@ class ModelRunner:
             hidden, logits = self.decoder.step(inputs, self.cache, want_logits=wants_logits)
         return Launched(inputs, hidden, logits, time.perf_counter() - started)
 
-    @torch.inference_mode()
     def draw(
         self,
         launched: Launched,
@@ -136,6 +138,15 @@ class ModelRunner:
     ) -> None:
         """Draw the tokens of the step launched last, by `rows`: the batch's own, or what they have
         become since it was launched. Those that do not sample any more are passed over."""
+        with torch.inference_mode():
+            self._draw_rows(launched, rows, bitmask)
+
+    def _draw_rows(
+        self,
+        launched: Launched,
+        rows: Sequence[ScheduledRow],
+        bitmask: Tensor | np.ndarray | None,
+    ) -> None:
         inputs, hidden = launched.inputs, launched.hidden
         if inputs is None or hidden is None:
             return
@@ -209,7 +220,7 @@ class ModelRunner:
         if not draws:
             return Drawing(list)
         if logits is not None:
-            if len(wanted) < len(logits):
+            if len(wanted) < logits.shape[0]:
                 logits = _select(logits, wanted)
             return self._sampler.begin(logits, draws, bitmask)
         drawn: list[Drawn] = []
@@ -225,6 +236,8 @@ class ModelRunner:
         self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Tensor
     ) -> list[list[TokenLogprob] | str]:
         """For each row the log-probabilities of its given tokens, or why there are none."""
+        if all(row.logprobs_from is None for row in rows):
+            return [[] for _ in rows]
         wanted: list[int] = []  # rows of `hidden`: predecessors
         token_ids: list[int] = []
         num_top: list[int] = []
