@@ -123,14 +123,16 @@ void rk_linear_float(const int64_t *arg, rk_thread *t) {
     int64_t x_stride = INT(1), rows = INT(4), columns = INT(5), outputs = INT(6), first, last;
     int half = (int)INT(3), half_out = (int)INT(9), width = half ? 2 : 4;
     const float *bias = PTR(float, 7);
+    int64_t soon = 8 * rk_share_ahead(t, (outputs + 7) / 8);
     rk_share(t, (outputs + 7) / 8, &first, &last);
     last = last * 8 < outputs ? last * 8 : outputs;
+    soon = soon < outputs ? soon : outputs;
     for (int64_t o = first * 8, outs; o < last; o += outs) {
         outs = last - o >= 8 ? 8 : 1;
         for (int64_t r = 0, count; r < rows; r += count) {
             const char *x = PTR(char, 0) + r * x_stride * width;
             const char *w = PTR(char, 2) + o * columns * width;
-            int64_t next = !r && last - o >= 16 ? 8 * columns : 0;
+            int64_t next = !r && soon - o >= 16 ? 8 * columns : 0;
             float result[64];
             count = rows >= r + 4 ? 4 : 1;
             if (count == 4 && outs == 8) {

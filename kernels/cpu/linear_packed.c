@@ -166,17 +166,17 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
  * 13 out, 14 half of out, 15 row stride of out
  */
 void rk_linear_packed(const int64_t *arg, rk_thread *t) {
-    int64_t rows = INT(9), first, last;
-    rk_share(t, (INT(5) + 15) / 16, &first, &last);
+    int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
+    rk_share(t, count, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
         tiles = forms[INT(2)][3] && rows >= 4 && n + 2 <= last ? 2 : 1;
         for (int64_t row = 0, step; row < rows; row += step) {
             step = rows - row >= 4 ? 4 : rows - row >= 2 ? 2 : 1;
             if (step == 4 && tiles == 2) {
-                run_block(arg, n, row, step, tiles, after_two(arg, n, row, last));
+                run_block(arg, n, row, step, tiles, after_two(arg, n, row, soon));
             } else {
                 for (int64_t i = 0; i < tiles; i++)
-                    run_block(arg, n + i, row, step, 1, after_tile(arg, n + i, last));
+                    run_block(arg, n + i, row, step, 1, after_tile(arg, n + i, soon));
             }
         }
     }

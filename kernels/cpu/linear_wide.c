@@ -215,9 +215,9 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
  * 12 bias float32 or 0, 13 out, 14 half of out, 15 row stride of out, 16 bits of x
  */
 void rk_linear_wide(const int64_t *arg, rk_thread *t) {
-    int64_t rows = INT(9), first, last;
+    int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
     block_function *const *forms = INT(16) == 16 ? forms_16[INT(2)] : forms_32[INT(2)];
-    rk_share(t, (INT(5) + 15) / 16, &first, &last);
+    rk_share(t, count, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
         tiles = INT(16) == 16 && forms[3] && rows >= 4 && n + 2 <= last ? 2 : 1;
         for (int64_t row = 0, step; row < rows; row += step) {
@@ -225,10 +225,10 @@ void rk_linear_wide(const int64_t *arg, rk_thread *t) {
             int which = left >= 8 && INT(16) == 32 && forms[3] ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
             step = 1 << which;
             if (tiles == 2 && step == 4) {
-                run_block(arg, forms[3], n, row, step, 2, after_two(arg, n, row, last));
+                run_block(arg, forms[3], n, row, step, 2, after_two(arg, n, row, soon));
             } else {
                 for (int64_t i = 0; i < tiles; i++)
-                    run_block(arg, forms[which], n + i, row, step, 1, after_tile(arg, n + i, last));
+                    run_block(arg, forms[which], n + i, row, step, 1, after_tile(arg, n + i, soon));
             }
         }
     }

@@ -20,7 +20,9 @@ typedef struct {
 } rk_op;
 
 typedef struct {
+    int index, team;       /* which thread of how many */
     int64_t piece, pieces; /* which piece of the operation to run, of how many */
+    int64_t goes_on;       /* 1: with the next piece, unless another thread is faster */
     int64_t phase;         /* of an operation that takes several turns */
     void *scratch;         /* this thread's memory, kept between calls */
     size_t scratch_size;
@@ -81,6 +83,11 @@ static inline float rk_float(int64_t bits) {
 static inline void rk_share(const rk_thread *t, int64_t n, int64_t *first, int64_t *last) {
     *first = n * t->piece / t->pieces;
     *last = n * (t->piece + 1) / t->pieces;
+}
+
+/* Where that ends what this thread is likely to run: memory before it may be asked for. */
+static inline int64_t rk_share_ahead(const rk_thread *t, int64_t n) {
+    return n * (t->piece + 1 + t->goes_on) / t->pieces;
 }
 
 #endif

@@ -40,11 +40,11 @@ INLINE void ask_ahead(ahead *next) {
 
 #define AHEAD 8192 /* bytes of codes: what memory delivers until the first of them is there */
 
-/* With one pass over a tile, what lies AHEAD of it before the `last` tile: memory's own guesses end
+/* With one pass over a tile, what lies AHEAD of it before the tile `end`: memory's own guesses end
  * with each 4 KiB. Arguments as in linear_packed.c. */
-INLINE ahead after_tile(const int64_t *arg, int64_t n, int64_t last) {
+INLINE ahead after_tile(const int64_t *arg, int64_t n, int64_t end) {
     int64_t bytes = INT(3), scale_bytes = INT(4), groups = INT(10) / INT(11);
-    if ((last - n - 1) * bytes < AHEAD) return (ahead){0};
+    if ((end - n - 1) * bytes < AHEAD) return (ahead){0};
     return (ahead){PTR(char, 0) + n * bytes + AHEAD,
                    PTR(char, 1) + n * scale_bytes + AHEAD * scale_bytes / bytes, bytes / groups,
                    scale_bytes / groups};
@@ -52,10 +52,10 @@ INLINE ahead after_tile(const int64_t *arg, int64_t n, int64_t last) {
 
 /* While two tiles meet rows 4 at a time, the two that follow: lines of them with each group of each
  * pass, until all are asked for. */
-INLINE ahead after_two(const int64_t *arg, int64_t n, int64_t row, int64_t last) {
+INLINE ahead after_two(const int64_t *arg, int64_t n, int64_t row, int64_t end) {
     int64_t groups = INT(10) / INT(11), turns = INT(9) / 4 * groups, before = row / 4 * groups;
     int64_t bytes = 2 * INT(3), scale_bytes = 2 * INT(4);
-    if (n + 4 > last || !bytes) return (ahead){0};
+    if (n + 4 > end || !bytes) return (ahead){0};
     int64_t part = (bytes / turns + 63) / 64 * 64, scale_part = (scale_bytes / turns + 63) / 64 * 64;
     return (ahead){PTR(char, 0) + (n + 2) * INT(3) + before * part,
                    PTR(char, 1) + (n + 2) * INT(4) + before * scale_part,

@@ -7,6 +7,10 @@
  *
  *   steps      | norm | quantize | linear          | attention, phase 0 | phase 1 | ...
  *   pieces       1      1          1 2 3 4 5 6 7 8   1 2 3 4 5 6          1 2 3
+ *   lanes                          a a a a b b b b   a a a b b b
+ *
+ * Each thread has a lane of pieces that follow each other, so that it can ask for the memory of its
+ * next piece ahead; where its lane is empty it takes from the others'.
  *
  * What a late thread may look at is never freed, and carries the number of its program: `left` and
  * `open` of each step are (program << 32 | count), so that nobody takes a piece of another program.
@@ -27,6 +31,7 @@
 #endif
 #define MAX_THREADS 256
 #define SPINS 1000              /* some tens of microseconds */
+#define LANES 8                 /* at most: beyond it threads share them */
 #define PIECES_A_THREAD 3       /* so that a slow thread delays the end by little */
 #define TURNS_A_THREAD 8        /* at attention, whose items differ in length */
 #define PIECE_OF_WORK 40000     /* multiplications or so: a few microseconds */
@@ -34,8 +39,8 @@
 typedef struct {
     const rk_op *op;
     int64_t phase, pieces;
-    atomic_ullong left; /* pieces that nobody has taken */
-    atomic_ullong open; /* pieces that are not done */
+    atomic_ullong left[LANES]; /* pieces of a lane that nobody has taken */
+    atomic_ullong open;        /* pieces that are not done */
 } step;
 
 static struct {
@@ -105,21 +110,38 @@ static int64_t pieces_of(const rk_op *op, int64_t phase, int count) {
     return pieces < most ? pieces : most;
 }
 
-/* Run what can be had of a step; 0 when the program has changed. */
-static int take_pieces(rk_thread *t, step *s, uint64_t program) {
-    unsigned long long left = atomic_load(&s->left);
+static int lanes_of(int count) { return count < LANES ? count : LANES; }
+
+/* The first piece of a lane; a piece alone is the caller's, in lane 0. */
+static int64_t first_piece(int64_t pieces, int lane, int lanes) {
+    return (pieces * lane + lanes - 1) / lanes;
+}
+
+/* Run what can be had of a lane; 0 when the program has changed. */
+static int take_lane(rk_thread *t, step *s, int lane, uint64_t program, int own) {
+    int lanes = lanes_of(t->team);
+    unsigned long long left = atomic_load(&s->left[lane]);
     for (;;) {
         if (left >> 32 != program) return 0;
         uint32_t count = (uint32_t)left;
         if (!count) return 1;
-        if (!atomic_compare_exchange_weak(&s->left, &left, left - 1)) continue;
-        t->piece = s->pieces - count;
+        if (!atomic_compare_exchange_weak(&s->left[lane], &left, left - 1)) continue;
+        t->piece = first_piece(s->pieces, lane + 1, lanes) - count;
         t->pieces = s->pieces;
+        t->goes_on = own && count > 1;
         t->phase = s->phase;
         operations[s->op->kind](s->op->arg, t);
         atomic_fetch_sub(&s->open, 1);
-        left = atomic_load(&s->left);
+        left = atomic_load(&s->left[lane]);
     }
+}
+
+/* Run what can be had of a step; 0 when the program has changed. */
+static int take_pieces(rk_thread *t, step *s, uint64_t program) {
+    int lanes = lanes_of(t->team);
+    for (int i = 0; i < lanes; i++)
+        if (!take_lane(t, s, (t->index + i) % lanes, program, !i && t->team <= LANES)) return 0;
+    return 1;
 }
 
 /* Until all pieces of a step are done; 0 when the program has changed. */
@@ -151,6 +173,7 @@ static void *work(void *argument) {
         seen = atomic_load(&team.program);
         step *steps = team.steps;
         int64_t num_steps = index < team.count ? team.num_steps : 0;
+        team.threads[index].index = index, team.threads[index].team = team.count;
         pthread_mutex_unlock(&team.lock);
         int64_t from = atomic_load_explicit(&team.current, memory_order_relaxed);
         take_part(&team.threads[index], steps, from, num_steps, seen, 0);
@@ -222,7 +245,12 @@ static void lay_out(const rk_op *ops, int64_t num_ops, int count, uint64_t progr
             s->phase = phase;
             s->pieces = pieces_of(ops + i, phase, count);
             atomic_store_explicit(&s->open, program << 32 | (uint64_t)s->pieces, memory_order_relaxed);
-            atomic_store_explicit(&s->left, program << 32 | (uint64_t)s->pieces, memory_order_release);
+            for (int lane = 0; lane < lanes_of(count); lane++) {
+                int64_t first = first_piece(s->pieces, lane, lanes_of(count));
+                int64_t end = first_piece(s->pieces, lane + 1, lanes_of(count));
+                atomic_store_explicit(&s->left[lane], program << 32 | (uint64_t)(end - first),
+                                      memory_order_release);
+            }
         }
 }
 
@@ -252,6 +280,7 @@ int64_t rk_run(const rk_op *ops, int64_t num_ops, int64_t num_threads) {
     if (count > 1) pthread_cond_broadcast(&team.wake);
     step *steps = team.steps;
     pthread_mutex_unlock(&team.lock);
+    team.threads[0].team = count;
     take_part(&team.threads[0], steps, 0, num_steps, program, 1);
     pthread_mutex_unlock(&team.running);
     return 0;

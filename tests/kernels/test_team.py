@@ -75,3 +75,14 @@ def test_a_forked_child_has_a_team_of_its_own() -> None:
         os._exit(0 if torch.equal(linear(x, weight), expected) else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("threads", [2, 3, 9])
+def test_every_piece_is_run_whoever_takes_it(threads: int) -> None:
+    """More threads than cores, so that some take the pieces of others; 9 share lanes."""
+    weight, x = torch.randn(1024, 96), torch.randn(64, 96)
+    library.set_num_threads(1)
+    expected = linear(x, weight)
+    library.set_num_threads(threads)
+    for _ in range(20):
+        assert torch.equal(linear(x, weight), expected)
