@@ -24,7 +24,17 @@ from radixgen.serve.responses_request import (
     wish_of,
 )
 from radixgen.serve.schemas import InputTokensAnswer
-from radixgen.serve.tool_calls import Argument, Called, Ended, Event, Reader, Said, reader_of
+from radixgen.serve.tool_calls import (
+    Argument,
+    Called,
+    Ended,
+    Event,
+    Reader,
+    Said,
+    cut_of,
+    reader_of,
+    told_reason,
+)
 from radixgen.types import Choice, FinishReason, Piece, SamplingParams, Usage
 
 router = APIRouter(tags=["OpenAI"])
@@ -117,12 +127,14 @@ class _Writer:
         self._output: list[dict[str, Any]] = []
         self._is_open = False  # whether the last item is being written
         self._number = 0  # of the next event
+        self._last: Event | None = None  # of what the text was read as
 
     # ---- the object ----
 
     def response(self, reason: FinishReason | None, usage: Usage | None) -> dict[str, Any]:
         """The response as it stands. `reason` None: it is being written."""
-        status, body = _status(reason), self._body
+        told = None if reason is None else told_reason(reason, self._last)
+        status, body = _status(told), self._body
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self._rid,
@@ -172,11 +184,12 @@ class _Writer:
         if self._parser is not None:
             events = self._parser.push(text)
             if reason is not None:
-                events += self._parser.finish()
+                events += self._parser.finish(cut_of(piece))
         for item in events:
+            self._last = item
             yield from self._take(item)
         if reason is not None:
-            yield from self._close("incomplete" if reason is FinishReason.LENGTH else "completed")
+            yield from self._close(_status(told_reason(reason, self._last)))
 
     def _think(self, text: str) -> Iterator[Named]:
         if not self._is_open:

@@ -116,6 +116,13 @@ def test_a_stream_adds_up_to_the_answer(client: openai.OpenAI, options: Any) -> 
     assert kinds.count("response.output_item.done") == len(final.output)
 
 
+@pytest.mark.parametrize("most", [90, 130])
+def test_whole_calls_are_a_complete_answer(client: openai.OpenAI, most: int) -> None:
+    options: Any = {"tools": [TOOL], "tool_choice": "required", "max_output_tokens": most}
+    assert create(client, **options).status == "completed"
+    assert list(create(client, stream=True, **options))[-1].type == "response.completed"
+
+
 def test_calls_are_valid_and_their_results_are_taken(client: openai.OpenAI) -> None:
     answer = create(
         client, tools=[TOOL], tool_choice={"type": "function", "name": "add"}, max_output_tokens=150
