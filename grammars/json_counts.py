@@ -6,7 +6,6 @@ for every item. Knows sets of values. Knows no rule.
 
 from collections.abc import Iterable
 from functools import lru_cache
-from math import ceil, floor
 
 from radixgen.grammars.derivative import derivative, facts, lowest_bit, partition
 from radixgen.grammars.encode import utf8
@@ -122,8 +121,10 @@ def _count_piece(piece: Piece, most: int) -> int:
         return most
     if piece.multiple is None:
         return most if piece.low < piece.high else 0
-    step = piece.multiple
-    return max(floor(piece.high / step) - ceil(piece.low / step) - 1, 0)  # ends may be open
+    first, last = piece.first(), piece.last()
+    assert first is not None
+    assert last is not None
+    return max(int((last - first) / piece.multiple) + 1, 0)
 
 
 def lengths(texts: Texts, most: int) -> list[int]:

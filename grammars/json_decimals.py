@@ -30,7 +30,7 @@ from radixgen.grammars.expr import (
     union,
 )
 from radixgen.grammars.json_multiples import multiples
-from radixgen.grammars.json_numbers import EVERY, INTEGERS, Numbers, Piece
+from radixgen.grammars.json_numbers import EVERY, EXACT, INTEGERS, Numbers, Piece
 
 MAX_EXPONENT = 307  # either way: what a double holds to all its digits
 MAX_DIGITS = 1500  # of a bound, or before and behind the point of a number to be written out
@@ -72,6 +72,9 @@ def spellings(points: Iterable[Fraction]) -> list[bytes]:
 
 def _spellings(points: Iterable[Fraction]) -> Iterable[bytes]:
     for point in points:
+        if point.denominator == 1 and abs(point.numerator) < EXACT:
+            yield str(point.numerator).encode()
+            continue
         plain = spelled(point)
         if len(plain) <= 30:
             yield plain

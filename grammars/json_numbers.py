@@ -12,6 +12,8 @@ from fractions import Fraction
 from math import ceil, floor, lcm
 
 MAX_POINTS = 1000  # a bounded piece with at most so many members becomes points
+FEW = 16  # of a range: integers one after another, written by comparing digits if they are more
+EXACT = 10**15  # beyond, a printer of JSON may write an integer with an exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,19 @@ class Piece:
             return None
         if last - first > self.multiple * MAX_POINTS:
             return None
-        number = int((last - first) / self.multiple) + 1
-        every = (first + i * self.multiple for i in range(number))
-        return frozenset(value for value in every if self.holds(value))
+        scale = lcm(first.denominator, self.multiple.denominator)
+        scaled = range(int(first * scale), int(last * scale) + 1, int(self.multiple * scale))
+        every = map(Fraction, scaled) if scale == 1 else (Fraction(n, scale) for n in scaled)
+        return frozenset(value for value in every if all(value % m for m in self.nots))
+
+    def is_range(self) -> bool:
+        """Whether the members are integers one after another, between ends, and not few."""
+        if not self.whole or self.multiple != 1 or self.nots:
+            return False
+        first, last = self.first(), self.last()
+        if first is None or last is None:
+            return False
+        return -EXACT < first < last - FEW and last < EXACT
 
 
 def meet_pieces(one: Piece, other: Piece) -> Piece:
@@ -137,8 +149,15 @@ class Numbers:
         return Numbers(self.points | other.points, tuple(pieces))
 
     def complement(self) -> "Numbers":
-        found = without_points(self.points)
+        points, endless = self.points, []
         for piece in self.pieces:
+            few = piece.members()
+            if few is None:
+                endless.append(piece)
+            else:
+                points |= few
+        found = without_points(points)
+        for piece in endless:
             found = found.meet(_outside(piece))
         return found
 
@@ -162,13 +181,14 @@ INTEGERS = Numbers(pieces=(Piece(multiple=Fraction(1), whole=True),))
 
 
 def numbers(pieces: Iterable[Piece], points: Iterable[Fraction] = ()) -> Numbers:
-    """A set without its empty pieces, its small ones as points."""
+    """A set without its empty pieces, its small ones as points unless they are ranges."""
     found = set(points)
     kept: dict[Piece, None] = {}
     for piece in pieces:
         if piece.is_empty():
             continue
-        few = piece.members() if piece.low is not None else None
+        listed = piece.low is not None and not piece.is_range()
+        few = piece.members() if listed else None
         if few is None:
             kept[piece] = None
         else:

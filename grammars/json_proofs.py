@@ -70,9 +70,9 @@ class Proofs:
         if kind == "string":
             return bool(found.finite) if found.finite is not None else _negated(found.expr)
         if kind == "number":
-            plain = any(piece.multiple is None and not piece.nots for piece in found.pieces)
-            every = any(p.nots == frozenset() and p.low is None for p in found.pieces)
-            return True if found.points or plain or every else (None if found.pieces else False)
+            if found.points or any(not piece.nots for piece in found.pieces):
+                return True  # pieces that are surely empty are left out
+            return None if found.pieces else False
         if kind in ("null", "boolean"):
             return True
         answers = {self.shape(shape) for shape in found}

@@ -87,6 +87,19 @@ def test_sets_form_an_algebra(seed: int) -> None:
         assert meet_pieces(*pieces).holds(value) == (first and second)
 
 
+@pytest.mark.parametrize(("low", "high"), [(100, 599), (-7, 103), (-120, -20), (0, 17), (-9, 9)])
+def test_a_range_is_what_its_listed_integers_are(low: int, high: int) -> None:
+    ends = Fraction(2 * low - 1, 2), Fraction(high)
+    found = numbers([Piece(*ends, multiple=Fraction(1), whole=True)])
+    listed = Numbers(points=frozenset(map(Fraction, range(low, high + 1))))
+    assert not found.points
+    assert found.members() == listed.points
+    assert found.complement() == listed.complement()
+    texts = [str(n) for n in range(-650, 650)] + ["-0", "00", "100.0", "1e2", "+1", "012"]
+    both = (recognised(number_text(one, RuleSet()), texts) for one in (found, listed))
+    assert next(both) == next(both)
+
+
 def test_emptiness_is_exact_for_multiples_in_an_interval() -> None:
     third = Piece(Fraction(1), Fraction(2), True, True, Fraction(3))
     assert third.is_empty()
