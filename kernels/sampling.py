@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -74,8 +74,13 @@ def can_choose(logits: Tensor, bitmask: Tensor | None) -> bool:
         logits.dtype == torch.float32
         and supported(logits)
         and logits.stride(1) == 1
-        and (bitmask is None or (bitmask.dtype == torch.int32 and bitmask.is_contiguous()))
+        and (bitmask is None or can_mask(bitmask))
     )
+
+
+def can_mask(bitmask: Tensor) -> bool:
+    """Whether the C kernel takes this mask."""
+    return bitmask.dtype == torch.int32 and bitmask.is_contiguous()
 
 
 def choose_(
@@ -89,19 +94,34 @@ def choose_(
     `edits` come first. `bitmask` int32 [any, words], indexed by Choice.mask_row: see
     `apply_bitmask_`; tokens beyond its words are forbidden. Where nothing is chosen the token is 0.
     """
-    rows, vocab = logits.shape
+    rows = logits.shape[0]
     require(len(choices) == rows, f"{len(choices)} choices for {rows} rows")
     if edits is not None:
         edit_logits_(logits, edits)
-    start, words = (0, 0) if bitmask is None else (bitmask.data_ptr(), bitmask.shape[1])
-    count = 0 if bitmask is None else bitmask.shape[0]
-    # Arrays, not tensors: for a few numbers, what a tensor costs is a part of a step.
-    masks, settings, out = array("q"), array("d"), array("q", bytes(16 * rows))
+    settings = array("d")
     for c in choices:
-        row = c.mask_row
-        require(row is None or 0 <= row < count, f"mask row {row} of {count}")
-        masks.append(0 if row is None else start + 4 * words * row)
         settings.extend((c.temperature, c.top_k, c.top_p, c.min_p, c.point))
+    return choose_at_(logits, settings, bitmask, [c.mask_row for c in choices])
+
+
+def choose_at_(
+    logits: Tensor,
+    settings: "array[float]",
+    bitmask: Tensor | None,
+    mask_rows: Iterable[int | None],
+) -> list[tuple[int, Outcome]]:
+    """`choose_` by numbers: of each row temperature, top_k, top_p, min_p and point; its mask."""
+    rows, vocab = logits.shape
+    # Arrays, not tensors: for a few numbers, what a tensor costs is a part of a step.
+    masks, words = array("q", bytes(8 * rows)), 0
+    start, count = 0, 0
+    if bitmask is not None:
+        start, (count, words) = bitmask.data_ptr(), bitmask.shape
+    for i, row in enumerate(mask_rows):
+        if row is not None:
+            require(0 <= row < count, f"mask row {row} of {count}")
+            masks[i] = start + 4 * words * row
+    out = array("q", bytes(16 * rows))
     pointers = (masks.buffer_info()[0], words, settings.buffer_info()[0], out.buffer_info()[0])
     run(Kind.SAMPLE, (logits.data_ptr(), logits.stride(0), rows, vocab, *pointers))
     return [(out[i], _OUTCOMES[out[i + 1]]) for i in range(0, 2 * rows, 2)]

@@ -25,7 +25,7 @@ _NO_IDS = np.zeros(0, np.int64)
 def is_edited(draw: "Draw") -> bool:
     """Whether settings may change single logits of the draw."""
     params = draw.sampling
-    return bool(params.logit_bias) or is_short(draw) or _has_penalty(params)
+    return bool(params.logit_bias) or is_short(draw) or has_penalty(params)
 
 
 def is_short(draw: "Draw") -> bool:
@@ -93,7 +93,7 @@ def _cells(row: int, draw: "Draw", held_back: Ids) -> "_Columns":
     """Everything that happens to a row."""
     params = draw.sampling
     drawn, counts, seen = _NO_IDS, _NO_IDS, _NO_IDS
-    if _has_penalty(params):
+    if has_penalty(params):
         drawn, counts = np.unique(np.asarray(draw.output_ids, np.int64), return_counts=True)
         repeats = params.repetition_penalty != 1.0
         seen = np.union1d(drawn, np.asarray(draw.prompt_ids, np.int64)) if repeats else drawn
@@ -132,7 +132,8 @@ def _joined(columns: Sequence[_Columns]) -> Edits | None:
     return Edits(np.concatenate(rows), np.concatenate(ids), np.concatenate(numbers, axis=1))
 
 
-def _has_penalty(params: SamplingParams) -> bool:
+def has_penalty(params: SamplingParams) -> bool:
+    """Whether tokens that were there already are less likely."""
     return (
         params.repetition_penalty != 1.0
         or params.frequency_penalty != 0.0

@@ -31,6 +31,7 @@ from radixgen.model.chooser import Chooser
 from radixgen.model.decoder import Decoder
 from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
+from radixgen.model.plain_draws import draw_plain
 from radixgen.model.sampler import (
     NOT_FINITE,
     Draw,
@@ -152,9 +153,14 @@ class ModelRunner:
             return
         started = time.perf_counter()
         mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
-        with on_device(self.decoder.device):
-            launched.rows, launched.given = rows, self._score(rows, inputs, hidden)
-            launched.drawing = self._draw(rows, inputs, hidden, launched.logits, mask)
+        plain = self._draw_plain(rows, launched.logits, mask)
+        if plain is not None:
+            launched.rows, launched.given = rows, [[] for _ in rows]
+            launched.drawing = Drawing(lambda: plain)
+        else:
+            with on_device(self.decoder.device):
+                launched.rows, launched.given = rows, self._score(rows, inputs, hidden)
+                launched.drawing = self._draw(rows, inputs, hidden, launched.logits, mask)
         counts = [row.num_drafts + 1 if row.sample else 0 for row in rows]
         self._drawn = counts, launched.drawing
         launched.draw_seconds = time.perf_counter() - started
@@ -198,6 +204,14 @@ class ModelRunner:
                 raise InvalidRequest(f"row {row.rid}#{row.index} names no adapter: {row.lora!r}")
 
     # ---- tokens to be drawn ----
+
+    def _draw_plain(
+        self, rows: Sequence[ScheduledRow], logits: Tensor | None, bitmask: Tensor | None
+    ) -> list[Drawn] | None:
+        """`_draw` where the C operations have made the logits and rows ask for a token each."""
+        if logits is None or self.decoder.kernels != "c":
+            return None
+        return draw_plain(logits, rows, bitmask)
 
     def _draw(
         self,

@@ -9,6 +9,7 @@ That rules out sums that torch splits among threads by shape; softmax, cumsum an
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -147,7 +148,7 @@ class Sampler:
         edits = self._edits(draws, bitmask, errors)
         choices = _choices(draws, masked=bitmask is not None)
         chosen = queue.launch_(logits, choices, bitmask, edits)
-        return Drawing(lambda: _drawn(chosen.wait(), errors), chosen.token_ids)
+        return Drawing(lambda: as_drawn(chosen.wait(), errors), chosen.token_ids)
 
     def sample(
         self, logits: Tensor, draws: Sequence[Draw], bitmask: Tensor | None = None
@@ -164,7 +165,7 @@ class Sampler:
         errors = _check_bias(draws, self.vocab_size)
         edits = self._edits(draws, bitmask, {*told, *errors})
         choices = _choices(draws, masked=bitmask is not None)
-        drawn = _drawn(self._chooser.choose_(logits, choices, bitmask, edits), errors)
+        drawn = as_drawn(self._chooser.choose_(logits, choices, bitmask, edits), errors)
         if kept is not None:
             others = self._sample_told(kept, [draws[i] for i in told], bitmask)
             for i, other in zip(told, others, strict=True):
@@ -274,7 +275,10 @@ _ERRORS = {
 }
 
 
-def _drawn(chosen: Sequence[tuple[int, Outcome]], errors: Mapping[int, str]) -> list[Drawn]:
+def as_drawn(
+    chosen: Sequence[tuple[int, Outcome]], errors: Mapping[int, str] = MappingProxyType({})
+) -> list[Drawn]:
+    """Choices as draws; `errors` of single rows go before those of their choice."""
     return [
         Drawn(token_id, error=errors.get(i, _ERRORS[outcome]))
         for i, (token_id, outcome) in enumerate(chosen)
