@@ -48,7 +48,9 @@ class Runner(Protocol):
         batch: ScheduledBatch,
         bitmask: "NDArray[np.int32] | None" = None,
         fill_mask: Callable[[], None] | None = None,
-    ) -> StepResult: ...
+    ) -> StepResult:
+        """The `bitmask` is written by `fill_mask`, and by the next step once this has returned."""
+        ...
 
 
 class Engine:
@@ -247,8 +249,7 @@ class Engine:
         if not masks:
             self._pace.release()
             return self.runner.run(batch, None, self._pace.hold)
-        num_rows = sum(1 + len(mask.drafts) for mask in masks)
-        bitmask = np.empty((num_rows, -(-self.scheduler.vocab_size // 32)), np.int32)
+        bitmask = self._masks.room(masks, self.scheduler.vocab_size)
         write = self._masks.begin(masks, bitmask)
 
         def computed() -> None:

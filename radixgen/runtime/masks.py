@@ -27,6 +27,10 @@ def fill_masks(masks: Sequence[MaskRequest], bitmask: Bitmask) -> None:
     Behind a draft that does not fit anything goes: the draw before it cannot equal a draft that its
     mask forbids, so none is looked at.
     """
+    if len(masks) == 1 and not masks[0].drafts:  # one row takes no lists
+        (mask,) = masks
+        mask.matcher.fill_bitmask(bitmask, mask.row, mask.budget)
+        return
     matchers: list[GrammarMatcher] = []
     rows: list[int] = []
     budgets: list[int | None] = []
@@ -41,7 +45,8 @@ def fill_masks(masks: Sequence[MaskRequest], bitmask: Bitmask) -> None:
         rows += range(mask.row, mask.row + len(path))
         left = mask.budget
         budgets += [None if left is None else left - place for place in range(len(path))]
-        bitmask[mask.row + len(path) : mask.row + 1 + len(mask.drafts)] = -1
+        if mask.drafts:
+            bitmask[mask.row + len(path) : mask.row + 1 + len(mask.drafts)] = -1
     fill_bitmasks(matchers, bitmask, rows, budgets)
 
 
@@ -70,6 +75,19 @@ class MaskWriter:
         self._clock = clock
         self._thread: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
+        self._room: Bitmask = np.empty((0, 0), np.int32)
+
+    def room(self, masks: Sequence[MaskRequest], vocab_size: int) -> Bitmask:
+        """Where a step's mask may be written: [rows of `masks`, ceil(vocab_size / 32)] int32.
+
+        The same array as the last time where that fits, since finding the address of another costs
+        more than a mask: nobody may read the last step's mask any more.
+        """
+        num_rows = sum(1 + len(mask.drafts) for mask in masks)
+        shape = num_rows, -(-vocab_size // 32)
+        if self._room.shape != shape:
+            self._room = np.empty(shape, np.int32)
+        return self._room
 
     def begin(self, masks: Sequence[MaskRequest], bitmask: Bitmask) -> Callable[[], None]:
         """What returns once the mask is written. Nothing else may use the matchers until `end`."""

@@ -41,7 +41,8 @@ class QueuedRunner(Runner, Protocol):
         bitmask: "NDArray[np.int32] | None" = None,
         /,
     ) -> None:
-        """Let the step launched last draw."""
+        """Let the step launched last draw. The `bitmask` is written anew once this has returned, so
+        it is read or copied by then."""
         ...
 
     def collect(self, launched: Any, /) -> StepResult:
@@ -156,7 +157,6 @@ class OverlappedEngine(Engine):
         """Masks are written while the forward pass is computed."""
         masks, bitmask = self.scheduler.masks, None
         if masks:
-            num_rows = sum(1 + len(mask.drafts) for mask in masks)
-            bitmask = np.empty((num_rows, -(-self.scheduler.vocab_size // 32)), np.int32)
+            bitmask = self._masks.room(masks, self.scheduler.vocab_size)
             fill_masks(masks, bitmask)
         self._device.draw(flight.launched, flight.batch.rows, bitmask)

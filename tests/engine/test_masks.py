@@ -136,3 +136,24 @@ def test_a_step_that_fails_waits_for_its_masks(monkeypatch: pytest.MonkeyPatch) 
     threading.Timer(0.05, go.set).start()
     writer.end()  # the forward pass raised: nobody asked for the mask
     assert done.is_set()
+
+
+def test_one_row_is_written_as_among_others() -> None:
+    for mask in [mask for seed in range(4) for mask in make_masks(seed)]:
+        alone = MaskRequest(mask.rid, mask.matcher, 0, (), mask.budget)
+        bitmask = np.zeros((1, VOCABULARY.num_words), np.int32)
+        fill_masks([alone], bitmask)
+        assert np.array_equal(bitmask, expected([alone]))
+
+
+def test_the_room_of_a_step_is_that_of_the_last_one_where_it_fits() -> None:
+    writer = MaskWriter()
+    for seed in range(6):
+        masks = make_masks(seed)
+        room = writer.room(masks, VOCABULARY.size)
+        assert writer.room(masks, VOCABULARY.size) is room
+        assert room.shape == expected(masks).shape
+        room[:] = 0x5555_5555  # what an earlier step left
+        fill_masks(masks, room)
+        assert np.array_equal(room, expected(masks))
+    assert writer.room(make_masks(0), 64).shape[1] == 2, "another vocabulary"
