@@ -93,7 +93,8 @@ class ConfigError(RadixgenError, ValueError):
 
 
 class KernelError(RadixgenError, ValueError):
-    """An operation was called with shapes, types or indices it does not take."""
+    """An operation was called with shapes, types or indices it does not take, or where a GPU has no
+    room for its kernel."""
 
     code = "kernel_error"
 

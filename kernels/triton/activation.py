@@ -1,7 +1,5 @@
 """The gated activation of Llama-family feed-forward layers on a GPU, by blocks of a row."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -9,7 +7,7 @@ from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_floats, to_kind
+from radixgen.kernels.triton.launch import check_floats, launch, to_kind
 
 BLOCK = 2048
 NUM_WARPS = 4
@@ -43,8 +41,16 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     size = columns // 2
     out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
     if out.numel():
-        launch: Any = silu_mul_kernel[(rows, triton.cdiv(size, BLOCK))]
-        launch(gate_up, out, gate_up.stride(0), size, BLOCK=BLOCK, num_warps=NUM_WARPS)
+        launch(
+            silu_mul_kernel,
+            (rows, triton.cdiv(size, BLOCK)),
+            gate_up,
+            out,
+            gate_up.stride(0),
+            size,
+            BLOCK=BLOCK,
+            num_warps=NUM_WARPS,
+        )
     return out
 
 

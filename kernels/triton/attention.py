@@ -10,7 +10,7 @@ product, as tensor cores want them.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from radixgen.kernels.triton.launch import (
     check_device,
     check_floats,
     interpreted,
+    launch,
     on_amd,
     power_of_two,
     to_kind,
@@ -335,8 +336,9 @@ def launch_partials(
     keys, warps, stages = block_keys(head_dim, on_amd()), num_warps(rows), 2
     if q.dtype == torch.float32:  # whose products take registers: no tensor cores
         keys, warps, stages = 16, 8, 1
-    launch: Any = partials_kernel[(len(items), num_kv_heads)]
     launch(
+        partials_kernel,
+        (len(items), num_kv_heads),
         q,
         *pages,
         *scales,
@@ -375,8 +377,9 @@ def launch_merge(q: Tensor, work: DeviceItems, partials: Partials) -> Tensor:
     num_tokens, num_heads, head_dim = q.shape
     if not num_tokens:
         return out
-    launch: Any = merge_kernel[(num_tokens, num_heads)]
     launch(
+        merge_kernel,
+        (num_tokens, num_heads),
         partials.out,
         partials.stats,
         out,

@@ -18,6 +18,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from radixgen.kernels.triton.launch import FUSED
+
 TARGETS: dict[str, GPUTarget] = {
     "sm_80": GPUTarget("cuda", 80, 32),  # A100
     "sm_90": GPUTarget("cuda", 90, 32),  # H100
@@ -100,8 +102,8 @@ class Binary:
 
 def inspect(variant: Variant, target: str) -> Binary:
     """Compile for one of TARGETS. Raises what Triton raises when that cannot be done."""
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    options |= variant.options
+    options: dict[str, Any] = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    options |= {**FUSED, **variant.options}
     if target == "gfx942":
         changed = {name: variant.amd[name] for name in variant.constants.keys() & variant.amd}
         options |= {name: value for name, value in variant.amd.items() if name not in changed}

@@ -4,15 +4,13 @@ The law is that of `kernels.sampling.Edits`, in its order of operations and with
 multiply-adds, so that the numbers are those of a CPU.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device, check_logits
+from radixgen.kernels.triton.launch import check_device, check_logits, launch
 
 BLOCK = 256
 NUMBERS = 4  # of a cell: bias, repetition, frequency, presence
@@ -60,8 +58,9 @@ def edit_logits_(logits: Tensor, rows: Tensor, token_ids: Tensor, numbers: Tenso
     require(numbers.is_contiguous(), "numbers must be contiguous")
     check_device(logits=logits, rows=rows, numbers=numbers)
     if num_cells and num_rows:
-        launch: Any = edit_kernel[(triton.cdiv(num_cells, BLOCK),)]
         launch(
+            edit_kernel,
+            (triton.cdiv(num_cells, BLOCK),),
             logits,
             rows,
             token_ids,

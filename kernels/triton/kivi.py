@@ -12,7 +12,7 @@ its law are those of kernels/kivi.py.
 # pyright: reportArgumentType=false
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from radixgen.kernels.triton.launch import (
     check_device,
     check_floats,
     interpreted,
+    launch,
     on_amd,
     to_kind,
 )
@@ -268,9 +269,19 @@ def store_pages(
     if not sources.numel():
         return
     halves = (k_pages.view(torch.float16), v_pages.view(torch.float16))
-    launch: Any = store_kernel[(sources.numel(), num_kv_heads)]
     pages = (k_pages, v_pages, *halves)
-    launch(k, v, *pages, sources, targets, BITS=bits, HEAD_DIM=head_dim, num_warps=STORE_WARPS)
+    launch(
+        store_kernel,
+        (sources.numel(), num_kv_heads),
+        k,
+        v,
+        *pages,
+        sources,
+        targets,
+        BITS=bits,
+        HEAD_DIM=head_dim,
+        num_warps=STORE_WARPS,
+    )
 
 
 def kivi_attention(
@@ -322,8 +333,9 @@ def _launch_coarse(
     num_kv_heads = pages[0].shape[1]
     group = num_heads // num_kv_heads
     rows = attention.tile_rows(items.work.max_rows, group)
-    launch: Any = kivi_partials_kernel[(len(coarse), num_kv_heads)]
     launch(
+        kivi_partials_kernel,
+        (len(coarse), num_kv_heads),
         q,
         *pages,
         *(each.view(torch.float16) for each in pages),

@@ -1,16 +1,21 @@
 """What the launches of the kernels have in common. Knows tensors and Triton, no operation."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from radixgen.errors import KernelError
 from radixgen.kernels.checks import require
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # One shape of AMD's instruction, and with it one order of additions, for tiles of every size.
 AMD_OPTIONS = {"matrix_instr_nonkdim": 16}
+# A product and the sum that takes it up round once, whatever Triton makes of those not told of it.
+FUSED = {"enable_fp_fusion": True}
 INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 
@@ -41,6 +46,21 @@ def product(a, b, total):
     else:
         total = tl.dot(a, b, total)
     return total
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Run a kernel's programs. `options`: its constants, and Triton's options.
+
+    Raises KernelError for a kernel that needs more of the GPU than there is.
+    """
+    try:
+        kernel[grid](*arguments, **(FUSED | options))
+    except triton.OutOfResources as error:
+        raise KernelError(
+            f"{kernel.__name__} needs {error.required:,} of {error.name}, and this GPU gives a "
+            f"program {error.limit:,}: set dtype='bfloat16' if it is float32 now, or take a GPU "
+            "with more, or device='cpu'"
+        ) from None
 
 
 def check_floats(**tensors: Tensor) -> None:

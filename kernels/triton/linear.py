@@ -12,8 +12,6 @@ decode's program four of five stages of 16 KB are, and two fit a multiprocessor:
 more programs, which then end together.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_floats, product, to_kind
+from radixgen.kernels.triton.launch import check_floats, launch, product, to_kind
 from radixgen.kernels.triton.packed import TiledWeight, linear_packed
 from radixgen.kernels.triton.slices import add_slices, moved, split
 from radixgen.kernels.triton.tiles import Tile, tile_for
@@ -144,8 +142,9 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, num_sli
     sliced = num_slices == 1 and columns > SLICE
     tile = tile_for(rows, tiles_of(x.dtype, sliced))
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs), num_slices)
-    launch: Any = linear_kernel[grid]
     launch(
+        linear_kernel,
+        grid,
         x,
         weight,
         x if bias is None else bias,

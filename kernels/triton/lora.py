@@ -11,7 +11,6 @@ side by side in a projection: q, k and v are three.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from radixgen.kernels.triton.launch import (
     AMD_OPTIONS,
     check_device,
     check_floats,
+    launch,
     on_amd,
     power_of_two,
     product,
@@ -228,8 +228,9 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
     shape = (slices, num_rows, num_parts, rank)
     shrunk = torch.empty(shape, dtype=torch.float32, device=x.device)
     options = {"num_warps": NUM_WARPS} | (AMD_OPTIONS if on_amd() else {})
-    launch: Any = shrink_kernel[(num_segments, num_parts, slices)]
     launch(
+        shrink_kernel,
+        (num_segments, num_parts, slices),
         x,
         weights.a,
         shrunk,
@@ -246,8 +247,9 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
         **options,
     )
     tiles = triton.cdiv(weights.max_outputs, BLOCK_OUTPUTS)
-    launch = expand_kernel[(num_segments, num_parts, tiles)]
     launch(
+        expand_kernel,
+        (num_segments, num_parts, tiles),
         y,
         weights.b,
         shrunk,

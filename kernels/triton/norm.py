@@ -4,8 +4,6 @@ A row lies in registers as a whole and is reduced in one order, whatever rows ar
 where the reference does: the sum with the residual, and what is normed before its weight.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_floats, power_of_two, rounded, to_kind
+from radixgen.kernels.triton.launch import check_floats, launch, power_of_two, rounded, to_kind
 
 MAX_SIZE = 32768  # columns that registers of a program hold
 
@@ -82,8 +80,9 @@ def _launch(
     total = None if residual is None else torch.empty_like(normed)
     if rows:
         block = power_of_two(size)
-        launch: Any = norm_kernel[(rows,)]
         launch(
+            norm_kernel,
+            (rows,),
             x,
             x if residual is None else residual,
             weight,

@@ -14,7 +14,6 @@ and slices from left to right, whatever the number of rows (slices.py).
 # pyright: reportOperatorIssue=false
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -25,7 +24,7 @@ from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.blocks import FORMS, CodeForm, take_apart
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device, check_floats, product, to_kind
+from radixgen.kernels.triton.launch import check_device, check_floats, launch, product, to_kind
 from radixgen.kernels.triton.slices import add_slices, moved, split
 from radixgen.kernels.triton.tiles import Tile, tile_for
 
@@ -219,8 +218,9 @@ def _launch(
     (outputs, columns), rows, form = weight.shape, len(x), weight.form
     tile = tile_for(rows, TILES)
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs), num_slices)
-    launch: Any = linear_packed_kernel[grid]
     launch(
+        linear_packed_kernel,
+        grid,
         x,
         weight.typed_codes,
         weight.scales,
@@ -291,8 +291,9 @@ def dequantize_rows(weight: TiledWeight, token_ids: Tensor, dtype: torch.dtype) 
     out = torch.empty(len(token_ids), columns, dtype=dtype, device=token_ids.device)
     check_floats(rows=out)
     if out.numel():
-        launch: Any = rows_kernel[(len(token_ids), triton.cdiv(columns, EMBED_BLOCK))]
         launch(
+            rows_kernel,
+            (len(token_ids), triton.cdiv(columns, EMBED_BLOCK)),
             token_ids,
             weight.typed_codes,
             weight.scales,

@@ -6,7 +6,6 @@ which lie one after the other.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device
+from radixgen.kernels.triton.launch import check_device, launch
 
 BLOCK = 512  # words of 4 bytes
 NUM_WARPS = 1
@@ -89,8 +88,9 @@ def copy_pages(
     check_device(pages=first, addresses=addresses, **columns)
     if len(sources):
         head_words = page_size * row_bytes // 4
-        launch: Any = page_copy_kernel[(len(sources), len(pages), num_heads)]
         launch(
+            page_copy_kernel,
+            (len(sources), len(pages), num_heads),
             addresses,
             sources,
             targets,

@@ -13,8 +13,6 @@ nothing, so rows that only pad a step have slot -1.
 # What a kernel computes with has Triton's types, whatever Python's operators say.
 # pyright: reportIndexIssue=false
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -26,6 +24,7 @@ from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.launch import (
     check_device,
     check_floats,
+    launch,
     power_of_two,
     rounded,
     to_kind,
@@ -194,8 +193,9 @@ def rope_write(
         at_once = block_heads(head_dim)
         kv_blocks = triton.cdiv(num_kv_heads, at_once)
         blocks = triton.cdiv(num_heads, at_once) + 2 * kv_blocks
-        launch: Any = rope_write_kernel[(tokens, blocks)]
         launch(
+            rope_write_kernel,
+            (tokens, blocks),
             qkv,
             cos,
             sin,

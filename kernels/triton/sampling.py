@@ -16,8 +16,6 @@ whose logits, masked or not, are not finite says so instead of drawing.
 # pyright: reportOperatorIssue=false, reportAttributeAccessIssue=false
 # mypy: disable-error-code="attr-defined"
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -25,7 +23,7 @@ from torch import Tensor
 
 from radixgen.kernels.checks import shaped
 from radixgen.kernels.triton.cost import Cost
-from radixgen.kernels.triton.launch import check_device, check_logits
+from radixgen.kernels.triton.launch import check_device, check_logits, launch
 
 BLOCK = 4096  # logits looked at together
 NUM_WARPS = 16
@@ -251,8 +249,9 @@ def sample(
     token_ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
     outcomes = torch.empty(rows, dtype=torch.int32, device=logits.device)
     if rows:
-        launch: Any = sample_kernel[(rows,)]
         launch(
+            sample_kernel,
+            (rows,),
             logits,
             mask_rows if bitmask is None else bitmask,
             mask_rows,

@@ -8,13 +8,12 @@ sums, no weights.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixgen.kernels.triton.launch import to_kind
+from radixgen.kernels.triton.launch import launch, to_kind
 from radixgen.kernels.triton.tiles import Tile, tile_for
 
 BUSY = 256  # programs that keep a GPU's memory busy
@@ -53,8 +52,9 @@ def split(rows: int, outputs: int, num_slices: int, tiles: Sequence[Tile]) -> in
 def add_slices(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """Fill out [rows, outputs] with the sums of parts [slices, rows, outputs] float32, and bias."""
     num_slices, rows, outputs = parts.shape
-    launch: Any = add_slices_kernel[(rows, triton.cdiv(outputs, SUM_BLOCK))]
     launch(
+        add_slices_kernel,
+        (rows, triton.cdiv(outputs, SUM_BLOCK)),
         parts,
         parts if bias is None else bias,
         out,
