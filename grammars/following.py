@@ -29,12 +29,14 @@ _ENDS = frozenset(b'"]}0123456789el')  # how JSON values end
 class Passing:
     """Tokens that come to hooks behind the bytes that they all begin with.
 
-    Of each: its id, its bytes, and what of them is left for the hooks, blanks apart.
+    Of each: its id, its bytes, and what of them is left for the hooks, blanks apart. Those of
+    which nothing is left fit behind any text, and only a budget can forbid them.
     """
 
     begun: bytes
     hooks: list[Hook]
     tokens: list[tuple[int, bytes, bytes]]
+    going_on: list[tuple[int, bytes, bytes]]  # those of which something is left
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class Following:
         """
         bits = words.view(np.uint32).data
         for group in self._passing_at(state):
-            allowed = [one for one in group.tokens if bits[one[0] >> 5] >> (one[0] & 31) & 1]
+            tokens = group.going_on if budget is None else group.tokens
+            allowed = [one for one in tokens if bits[one[0] >> 5] >> (one[0] & 31) & 1]
             for token, data in self._unsure(state, text, group, allowed, budget):
                 if not self._fits(state, text, data, budget):
                     bits[token >> 5] &= ~(1 << (token & 31))
@@ -91,8 +94,11 @@ class Following:
                 there = self.engine.after_bytes(state, begun)
                 if there not in hooks:  # many tokens lead to one place
                     hooks[there] = self.engine.hooks(there)
-                group = groups[begun] = Passing(begun, hooks[there], [])
-            group.tokens.append((token, data, data[cut:].lstrip(BLANKS)))
+                group = groups[begun] = Passing(begun, hooks[there], [], [])
+            rest = data[cut:].lstrip(BLANKS)
+            group.tokens.append((token, data, rest))
+            if rest:
+                group.going_on.append((token, data, rest))
         return list(groups.values())
 
     def _unsure(
