@@ -167,6 +167,7 @@ def _regular(node: Node) -> Expr:
 # --- decimals: comparison digit by digit --------------------------------------------------------
 
 
+@lru_cache(1024)
 def _decimals(
     low: Fraction, high: Fraction | None, low_open: bool, high_open: bool, whole: bool
 ) -> Node:
@@ -178,15 +179,16 @@ def _decimals(
             return EMPTY
     a = _split(low)
     b = None if high is None else _split(high)
-    longest = len(a[0]) if b is None else len(b[0])
+    shortest, longest = len(a[0]), len(a[0]) if b is None else len(b[0])
     found: list[Node] = []
-    for length in range(len(a[0]), longest + 1):
-        tight_low = "".join(a) if length == len(a[0]) else None
+    for length in sorted({shortest, longest}):
+        tight_low = "".join(a) if length == shortest else None
         tight_high = "".join(b) if b is not None and length == len(b[0]) else None
         compare = _Compare(low_open, high_open, whole)
         found.append(compare.first(tight_low, tight_high, length))
-    if b is None:
-        more = repeat(DIGIT, longest, None)
+    most = None if b is None else longest - 2  # behind the first digit: shorter than the upper end
+    if most is None or most >= shortest:
+        more = repeat(DIGIT, shortest, most)
         found.append(concat(NONZERO, more, EPSILON if whole else FRACTION))
     return union(*found)
 
@@ -302,6 +304,7 @@ class _Compare:
 # --- scientific notation -------------------------------------------------------------------------
 
 
+@lru_cache(1024)
 def _scientific(low: Fraction, high: Fraction | None, low_open: bool, high_open: bool) -> Node:
     """One digit from 1 to 9, a fraction, an exponent: positive numbers between the ends."""
     first = _exponent(low) if low > 0 else -MAX_EXPONENT
@@ -344,6 +347,7 @@ def _mantissas(
     return concat(mantissa, _exponents(exponent, exponent))
 
 
+@lru_cache(1024)
 def _exponents(first: int, last: int) -> Node:
     """`e` and an exponent from `first` to `last`, in one or two digits at least."""
     signs: list[Node] = []
