@@ -3,6 +3,7 @@
 Owns the life of a plan in C (cpu/plan.c). A plan serves every layer of a step with one window.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,20 +38,44 @@ class AttentionPlan:
         window: int | None = None,
         share: bool = True,
     ) -> None:
+        if any(t.dtype != torch.int32 or not t.is_contiguous() for t in tables):
+            tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
+        self._tokens: Tensor | tuple[int] = tables[0]
+        sizes = page_size, num_kv_heads, group, head_dim
+        self._make([t.data_ptr() for t in tables], tables[3].numel(), sizes, window, share)
+
+    @classmethod
+    def at(
+        cls,
+        tables: Sequence[int],
+        num_rows: int,
+        num_tokens: int,
+        sizes: tuple[int, int, int, int],
+        window: int | None = None,
+    ) -> "AttentionPlan":
+        """Of tables by their addresses, int32, which may go afterwards; `sizes` as above."""
+        plan = cls.__new__(cls)
+        plan._tokens = (num_tokens,)
+        plan._make(tables, num_rows, sizes, window, share=True)
+        return plan
+
+    def _make(
+        self,
+        tables: Sequence[int],
+        num_rows: int,
+        sizes: tuple[int, int, int, int],
+        window: int | None,
+        share: bool,
+    ) -> None:
         loaded = library()
         if loaded is None:
             raise KernelError("the C kernels are not loaded")
-        if any(t.dtype != torch.int32 or not t.is_contiguous() for t in tables):
-            tables = tuple(t.to(torch.int32).contiguous() for t in tables)  # type: ignore[assignment]  # four
-        self._tokens = tables[0]
-        self.fits = (page_size, num_kv_heads, group, head_dim, window)
+        self.fits = (*sizes, window)
         self.pointer: int | None = loaded.rk_plan_new(
-            *(t.data_ptr() for t in tables),
-            tables[3].numel(),
-            *(page_size, num_kv_heads, group, head_dim, window or 0, int(share), num_threads()),
+            *tables, num_rows, *sizes, window or 0, int(share), num_threads()
         )
         if not self.pointer:
-            raise KernelError(f"no memory for the attention plan of {self.num_tokens} queries")
+            raise KernelError(f"no memory for the attention plan of {num_rows} rows")
         self._free = loaded.rk_plan_free
 
     @property

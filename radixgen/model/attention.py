@@ -87,12 +87,23 @@ def build_inputs(
 ) -> StepInputs:
     """The tensors of a step, on the host: whoever launches it takes them to the device.
 
+    Raises InvalidRequest as `list_step`.
+    """
+    lists = list_step(rows, cache, vocab_size, max_context)
+    return inputs_of(rows, lists, cache.layout.form, fed)
+
+
+def list_step(
+    rows: Sequence[ScheduledRow], cache: KVCache, vocab_size: int, max_context: int
+) -> "StepLists":
+    """The numbers of a step.
+
     Raises InvalidRequest, naming the row, for anything that would read or write out of bounds.
     """
     form = cache.layout.form
     for row in rows:
         _check_row(row, cache.layout, vocab_size, max_context)
-    whole = _Lists()
+    whole = StepLists()
     for row in rows:
         whole.add(row, cache.layout.page_size, form)
     _check_ids("token id", whole.token_ids, vocab_size, rows, whole.qo_indptr)
@@ -100,6 +111,16 @@ def build_inputs(
     _check_ids("page", whole.kv_indices, num_pages, rows, whole.kv_indptr)
     if form is not None:
         _check_ids("slot", whole.slots, _num_slots(cache), rows, whole.qo_indptr)
+    return whole
+
+
+def inputs_of(
+    rows: Sequence[ScheduledRow],
+    whole: "StepLists",
+    form: KiviForm | None,
+    fed: Fed | None = None,
+) -> StepInputs:
+    """The numbers of those rows as tensors."""
     all_drawn = len(whole.outputs) == len(whole.positions)
     lists = (whole.token_ids, whole.positions, whole.slots, whole.outputs)
     wide = _tensors(np.int64, *lists, whole.sources, whole.targets)
@@ -127,7 +148,7 @@ def _num_slots(cache: KVCache) -> int:
     return num_pages * page_size
 
 
-def _adapters(rows: Sequence[ScheduledRow], whole: "_Lists") -> tuple[AdapterTokens, ...]:
+def _adapters(rows: Sequence[ScheduledRow], whole: "StepLists") -> tuple[AdapterTokens, ...]:
     """The tokens and outputs of each adapter's rows."""
     tokens: dict[str, list[int]] = {}
     outputs: dict[str, list[int]] = {}
@@ -141,7 +162,7 @@ def _adapters(rows: Sequence[ScheduledRow], whole: "_Lists") -> tuple[AdapterTok
     )
 
 
-class _Lists:
+class StepLists:
     """The numbers of StepInputs, row by row. Lists: a step of few rows is too small for arrays."""
 
     def __init__(self) -> None:

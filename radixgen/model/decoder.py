@@ -23,7 +23,7 @@ from radixgen.kernels.linear import Weight, linear
 from radixgen.kernels.norm import add_rms_norm, rms_norm
 from radixgen.kernels.rope import apply_rope
 from radixgen.model.adapters import Adapter, adapt
-from radixgen.model.attention import StepInputs, copy_pages, tables_over
+from radixgen.model.attention import StepInputs, StepLists, copy_pages, tables_over
 from radixgen.model.config import DecoderConfig
 from radixgen.model.forms import Place
 from radixgen.model.fused import FusedForward, fits
@@ -133,6 +133,16 @@ class Decoder:
         if fused is not None:
             return fused(inputs, want_logits)
         return self._forward_apart(inputs, cache), None
+
+    def step_of_lists(
+        self, lists: StepLists, cache: KVCache, want_logits: bool
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """`step` without adapters, of its bare numbers; None, and nothing is done, where this model
+        or cache takes tensors alone."""
+        fused = self._fused_over(cache) if self.kernels == "c" else None
+        if fused is None or not fused.takes_lists:
+            return None
+        return fused.run_lists(lists, want_logits)
 
     def _forward_apart(self, inputs: StepInputs, cache: KVCache) -> Tensor:
         """`forward`, one operation after the other."""

@@ -5,6 +5,8 @@ little but to name its index tensors. The embedding is part of it, and so are th
 outputs. Gives the bits of `Decoder.forward`, which calls the same operations one by one.
 """
 
+from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 from radixgen.kernels.attention_plan import AttentionPlan, takes
 from radixgen.kernels.kivi import Tables
 from radixgen.kernels.program import Program
-from radixgen.model.attention import StepInputs, tables_over
+from radixgen.model.attention import StepInputs, StepLists, tables_over
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.layers import embed
 
@@ -46,9 +48,7 @@ class FusedForward:
         """
         tokens = inputs.token_ids.shape[0]
         outputs = tokens if inputs.outputs is None else inputs.outputs.shape[0]
-        if self._program is None or self._program.max_rows < tokens:
-            self._record(max(MIN_ROWS, 1 << (tokens - 1).bit_length()))
-        assert self._program is not None
+        program = self._program_for(tokens)
         if not self._embeds:
             self._residual[:tokens] = embed(
                 self._decoder.weights.embedding, inputs.token_ids, self._decoder.dtype
@@ -64,8 +64,56 @@ class FusedForward:
             given["stored"] = len(inputs.plain.sources)
         chosen = self._all_tokens if inputs.outputs is None else inputs.outputs
         given["chosen"] = chosen.data_ptr()
+        return self._run(program, given, tokens, outputs, want_logits)
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether `run_lists` computes steps of this model over this cache."""
+        return self._embeds and self.cache.layout.form is None
+
+    def run_lists(self, lists: StepLists, want_logits: bool) -> tuple[Tensor, Tensor | None]:
+        """The same of a step's numbers, of which no tensors are made: they cost a short step much
+        of what it takes beside its program."""
+        tokens, outputs, rows = len(lists.positions), len(lists.outputs), len(lists.last_page_len)
+        program = self._program_for(tokens)
+        wide = array("q", lists.token_ids)
+        narrow = array("i", lists.qo_indptr)
+        for column in (lists.positions, lists.slots, lists.outputs):
+            wide.extend(column)
+        for column in (lists.kv_indptr, lists.last_page_len, lists.output_indptr, lists.kv_indices):
+            narrow.extend(column)
+        first, start = wide.buffer_info()[0], narrow.buffer_info()[0]
+        indptr = 4 * (rows + 1)
+        last = start + 2 * indptr
+        pages = start + indptr, last + 4 * rows + indptr, last
+        plans = {
+            name: self._plan_at((start, *pages), rows, tokens, window)
+            for name, window in self._windows.items()
+        }
+        same = plans.get(_plan_name(self._last_window)) if outputs == tokens else None
+        plans[_LAST] = same or self._plan_at(
+            (last + 4 * rows, *pages), rows, outputs, self._last_window
+        )
+        given = {name: plan.pointer or 0 for name, plan in plans.items()}
+        given["token ids"] = first
+        given["positions"] = first + 8 * tokens
+        given["slots"] = first + 16 * tokens
+        given["chosen"] = first + 24 * tokens
+        return self._run(program, given, tokens, outputs, want_logits)
+
+    def _program_for(self, tokens: int) -> Program:
+        """With room for so many tokens."""
+        if self._program is None or self._program.max_rows < tokens:
+            self._record(max(MIN_ROWS, 1 << (tokens - 1).bit_length()))
+        assert self._program is not None
+        return self._program
+
+    def _run(
+        self, program: Program, given: dict[str, int], tokens: int, outputs: int, want_logits: bool
+    ) -> tuple[Tensor, Tensor | None]:
         drawn = outputs if want_logits and outputs <= self._logits.shape[0] else 0
-        self._program.run({"tokens": tokens, "outputs": outputs, "drawn": drawn, **given})
+        given |= {"tokens": tokens, "outputs": outputs, "drawn": drawn}
+        program.run(given)
         hidden = self._first("hidden", self._hidden, outputs)
         if not drawn:
             return hidden.clone(), None
@@ -96,6 +144,13 @@ class FusedForward:
         c = self._decoder.config
         group = c.num_heads // c.num_kv_heads
         return AttentionPlan(tables, self._page_size, c.num_kv_heads, group, c.head_dim, window)
+
+    def _plan_at(
+        self, tables: Sequence[int], rows: int, tokens: int, window: int | None
+    ) -> AttentionPlan:
+        c = self._decoder.config
+        sizes = self._page_size, c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
+        return AttentionPlan.at(tables, rows, tokens, sizes, window)
 
     def _record(self, rows: int) -> None:
         decoder, program = self._decoder, Program(rows)

@@ -23,9 +23,10 @@ from radixgen.errors import InvalidRequest
 from radixgen.kernels import sampling
 from radixgen.model.attention import (
     Fed,
-    StepInputs,
-    build_inputs,
+    StepLists,
     count_given,
+    inputs_of,
+    list_step,
 )
 from radixgen.model.chooser import Chooser
 from radixgen.model.decoder import Decoder
@@ -49,8 +50,8 @@ _TILE_ELEMENTS = 1 << 23  # logits held at once: 32 MiB of float32
 class Launched:
     """A step on its way through the device. `draw` fills in what comes after the first three."""
 
-    inputs: StepInputs | None  # None: a step without rows
-    hidden: Tensor | None  # [outputs, hidden]
+    output_ends: Sequence[int]  # of each row, the end of its outputs among all
+    hidden: Tensor | None  # [outputs, hidden]; None: a step without rows
     logits: Tensor | None  # [outputs, vocab], if they came with the forward pass
     forward_seconds: float = 0.0
     draw_seconds: float = 0.0
@@ -119,17 +120,28 @@ class ModelRunner:
         with on_device(self.decoder.device):
             if not batch.rows:
                 self.decoder.copy(batch.copies, self.cache)
-                return Launched(None, None, None)
+                return Launched((), None, None)
             self._check_adapters(batch.rows)
             context = self.decoder.max_context
-            fed = self._fed(batch.rows)
-            inputs = build_inputs(batch.rows, self.cache, self.vocab_size, context, fed)
-            if fed is not None and self.decoder.kernels == "c":
-                inputs.token_ids.index_copy_(0, fed.places, fed.drawn[fed.sources])
+            lists = list_step(batch.rows, self.cache, self.vocab_size, context)
             self.decoder.copy(batch.copies, self.cache)
-            wants_logits = _only_draws(batch.rows)
-            hidden, logits = self.decoder.step(inputs, self.cache, want_logits=wants_logits)
-        return Launched(inputs, hidden, logits, time.perf_counter() - started)
+            hidden, logits = self._forward(batch.rows, lists, _only_draws(batch.rows))
+        seconds = time.perf_counter() - started
+        return Launched(lists.output_indptr[1:], hidden, logits, seconds)
+
+    def _forward(
+        self, rows: Sequence[ScheduledRow], lists: StepLists, want_logits: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The hidden states [outputs, hidden] of a step, and its logits where they came with it."""
+        fed = self._fed(rows)
+        if fed is None and not any(row.lora for row in rows):
+            done = self.decoder.step_of_lists(lists, self.cache, want_logits)
+            if done is not None:
+                return done
+        inputs = inputs_of(rows, lists, self.cache.layout.form, fed)
+        if fed is not None and self.decoder.kernels == "c":
+            inputs.token_ids.index_copy_(0, fed.places, fed.drawn[fed.sources])
+        return self.decoder.step(inputs, self.cache, want_logits=want_logits)
 
     def draw(
         self,
@@ -148,8 +160,8 @@ class ModelRunner:
         rows: Sequence[ScheduledRow],
         bitmask: Tensor | np.ndarray | None,
     ) -> None:
-        inputs, hidden = launched.inputs, launched.hidden
-        if inputs is None or hidden is None:
+        ends, hidden = launched.output_ends, launched.hidden
+        if hidden is None:
             return
         started = time.perf_counter()
         mask = torch.from_numpy(bitmask) if isinstance(bitmask, np.ndarray) else bitmask
@@ -159,8 +171,8 @@ class ModelRunner:
             launched.drawing = Drawing(lambda: plain)
         else:
             with on_device(self.decoder.device):
-                launched.rows, launched.given = rows, self._score(rows, inputs, hidden)
-                launched.drawing = self._draw(rows, inputs, hidden, launched.logits, mask)
+                launched.rows, launched.given = rows, self._score(rows, ends, hidden)
+                launched.drawing = self._draw(rows, ends, hidden, launched.logits, mask)
         counts = [row.num_drafts + 1 if row.sample else 0 for row in rows]
         self._drawn = counts, launched.drawing
         launched.draw_seconds = time.perf_counter() - started
@@ -208,15 +220,15 @@ class ModelRunner:
     def _draw_plain(
         self, rows: Sequence[ScheduledRow], logits: Tensor | None, bitmask: Tensor | None
     ) -> list[Drawn] | None:
-        """`_draw` where the C operations have made the logits and rows ask for a token each."""
-        if logits is None or self.decoder.kernels != "c":
+        """`_draw` where one C program has made the logits and rows ask for a token each."""
+        if logits is None or self.decoder.kernels != "c" or self.decoder.peers is not None:
             return None
         return draw_plain(logits, rows, bitmask)
 
     def _draw(
         self,
         rows: Sequence[ScheduledRow],
-        inputs: StepInputs,
+        ends: Sequence[int],
         hidden: Tensor,
         logits: Tensor | None,
         bitmask: Tensor | None,
@@ -227,7 +239,7 @@ class ModelRunner:
         """
         draws: list[Draw] = []
         wanted: list[int] = []  # rows of `hidden`
-        for row, end in zip(rows, inputs.output_ends, strict=True):
+        for row, end in zip(rows, ends, strict=True):
             if row.sample:
                 draws += _draws_of(row)
                 wanted += range(end - row.num_drafts - 1, end)
@@ -247,7 +259,7 @@ class ModelRunner:
     # ---- log-probabilities of given tokens ----
 
     def _score(
-        self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Tensor
+        self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor
     ) -> list[list[TokenLogprob] | str]:
         """For each row the log-probabilities of its given tokens, or why there are none."""
         if all(row.logprobs_from is None for row in rows):
@@ -256,7 +268,7 @@ class ModelRunner:
         token_ids: list[int] = []
         num_top: list[int] = []
         counts: list[int] = []
-        for row, end in zip(rows, inputs.output_ends, strict=True):
+        for row, end in zip(rows, ends, strict=True):
             given = _given_tokens(row)
             # Scored by the predecessors: the last token's own successor is next_id, or unknown.
             last = end if row.next_id is not None else end - 1

@@ -10,7 +10,7 @@ from helpers import tiny_decoder
 from radixgen.batch import ScheduledRow
 from radixgen.kernels import library
 from radixgen.model import decoder as decoder_module
-from radixgen.model.attention import build_inputs
+from radixgen.model.attention import build_inputs, list_step
 from radixgen.model.decoder import Decoder
 from radixgen.model.fused import fits
 from radixgen.model.kv_cache import KVCache
@@ -70,3 +70,33 @@ def test_logits_of_the_same_call_are_those_of_one_of_their_own(dtype: torch.dtyp
         hidden, logits = decoder.step(inputs, cache, want_logits=True)
         assert logits is None or torch.equal(logits, decoder.logits(hidden))
         assert logits is not None or not len(hidden) or library.library() is None
+
+
+@pytest.mark.parametrize("windows", [(None, None), (20, None), (None, 20), (20, 20)])
+def test_bare_numbers_give_the_bits_of_tensors(windows: tuple[int | None, ...]) -> None:
+    if library.library() is None:
+        pytest.skip("no C compiler")
+    decoder = tiny_decoder(head_dim=32, sliding_windows=windows)
+    caches = [KVCache.allocate(decoder.kv_layout(16), 32) for _ in "ab"]
+    for rows in steps():
+        lists = list_step(rows, caches[0], decoder.config.vocab_size, decoder.max_context)
+        found = decoder.step_of_lists(lists, caches[0], want_logits=True)
+        assert found is not None
+        kept = [None if each is None else each.clone() for each in found]
+        inputs = build_inputs(rows, caches[1], decoder.config.vocab_size, decoder.max_context)
+        expected = decoder.step(inputs, caches[1], want_logits=True)
+        for ours, theirs in zip(kept, expected, strict=True):
+            assert (ours is None) == (theirs is None)
+            assert ours is None or theirs is None or torch.equal(ours, theirs)
+    pages = [[*cache.k_pages, *cache.v_pages] for cache in caches]
+    assert all(
+        torch.equal(a[[0, 1, 3, 4, 7]], b[[0, 1, 3, 4, 7]]) for a, b in zip(*pages, strict=True)
+    )
+
+
+def test_pages_of_few_bits_take_tensors_alone() -> None:
+    decoder = tiny_decoder(head_dim=32)
+    cache = KVCache.allocate(decoder.kv_layout(32, bits=4), 32)
+    rows = [row("a", [1, 2], 0, [3], plain_ids=[0])]
+    lists = list_step(rows, cache, decoder.config.vocab_size, decoder.max_context)
+    assert decoder.step_of_lists(lists, cache, want_logits=True) is None
