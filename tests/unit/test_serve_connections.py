@@ -32,6 +32,7 @@ class Client:
 
     ready = Ready("r", "m", 256, 128, 8, 16, 1)
     connection = SimpleNamespace(is_lost=False)
+    tokenizer = SimpleNamespace(warm_chat=lambda: None)
 
     async def stats(self) -> dict[str, float]:
         return {}
