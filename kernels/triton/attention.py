@@ -334,8 +334,8 @@ def launch_partials(
         scales = pages  # which are not read
     rows = tile_rows(work.max_rows, group)
     keys, warps, stages = block_keys(head_dim, on_amd()), num_warps(rows), 2
-    if q.dtype == torch.float32:  # whose products take registers: no tensor cores
-        keys, warps, stages = 16, 8, 1
+    if q.dtype == torch.float32:
+        keys, warps, stages = 16, wide_warps(head_dim, on_amd()), 1
     launch(
         partials_kernel,
         (len(items), num_kv_heads),
@@ -406,13 +406,21 @@ def tile_rows(max_rows: int, group: int) -> int:
 
 def block_keys(head_dim: int, amd: bool = False) -> int:
     """Keys of a block: 32 of more than 64 dimensions, as 64 keys take the registers and shared
-    memory with which twice as many programs of a multiprocessor fetch just as much at once."""
+    memory with which twice as many programs of a multiprocessor fetch just as much at once. 16 of
+    more than 128, as values made of codes, or padded, take registers that 32 keys leave none of."""
+    if head_dim > 128:
+        return 16
     return 64 if head_dim <= 64 and not amd else 32
 
 
 def num_warps(rows: int) -> int:
     """One for each 16 rows, four at least: they divide the keys' loads among them."""
     return 4 if rows <= 64 else 8
+
+
+def wide_warps(head_dim: int, amd: bool = False) -> int:
+    """Of float32: its products take registers, as they run on no tensor cores of NVIDIA's."""
+    return 8 if head_dim <= 64 or amd else 16
 
 
 def cost(

@@ -112,7 +112,7 @@ def inspect(variant: Variant, target: str) -> Binary:
     shared = int(compiled.metadata.shared)
     text = compiled.asm["amdgcn" if target == "gfx942" else "ptx"]
     registers, spills = _amd(text) if target == "gfx942" else _nvidia(compiled.asm["cubin"])
-    threads = variant.num_warps * TARGETS[target].warp_size
+    threads = options["num_warps"] * TARGETS[target].warp_size
     return Binary(
         registers=registers,
         spills=spills,

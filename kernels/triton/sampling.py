@@ -8,6 +8,9 @@ id. The threshold is found three bits at a time: a positive float32 has the orde
 The draw is the inverse transform in token id order, as `radixgen.model.sampler` does it, whose law
 this is.
 
+Drafts take no kernel: those of a row are compared with its draws on the host, where both are, the
+draws in the one copy that every step waits for (model/runner.py).
+
 Bias and penalties touch few cells of a row and have been added to the logits (edits.py). A row
 whose logits, masked or not, are not finite says so instead of drawing.
 """

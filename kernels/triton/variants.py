@@ -1,6 +1,7 @@
 """The kernels as they are launched for bfloat16 models of several shapes. Compiles nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -62,6 +63,26 @@ def _attention() -> Iterator[Variant]:
         )
     for form in ("int8", "fp8"):
         yield _partials(128, 16, form)
+        for head_dim in (64, 128, 256):
+            yield _partials(head_dim, 64, form)
+    for head_dim in (80, 192):
+        yield _partials(head_dim, 64, "")
+    for head_dim in (64, 128, 256):
+        yield _wide_partials(head_dim)
+
+
+def _wide_partials(head_dim: int) -> Variant:
+    """Of a model in float32."""
+    half = _partials(head_dim, 64, "")
+    return replace(
+        half,
+        name=f"attention partials float32 head_dim={head_dim} rows=64",
+        types={name: kind.replace("bf16", "fp32") for name, kind in half.types.items()},
+        constants={**half.constants, "BLOCK_KEYS": 16, "PRECISION": "ieee"},
+        num_warps=attention.wide_warps(head_dim),
+        num_stages=1,
+        amd=AMD_OPTIONS | {"num_warps": attention.wide_warps(head_dim, amd=True)},
+    )
 
 
 def _partials(head_dim: int, rows: int, form: str) -> Variant:
@@ -83,7 +104,7 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
         GROUP=4,
         PAGE_SIZE=16,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=head_dim,
+        BLOCK_DIM=power_of_two(head_dim),
         BLOCK_ROWS=rows,
         BLOCK_KEYS=attention.block_keys(head_dim),
         WINDOW=0,

@@ -82,7 +82,7 @@ Settings = Annotated[
         "--set",
         metavar="NAME=VALUE",
         callback=check_utf8,
-        help="A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated. Or "
+        help="A setting of the runtime, such as device=cuda or page_size=8; may be repeated. Or "
         "RADIXGEN_SET.",
         rich_help_panel=MODEL,
     ),

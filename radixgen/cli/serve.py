@@ -74,7 +74,7 @@ def serve(
         list[str] | None,
         option(
             MODEL,
-            "A setting of the runtime, such as page_size=8 or policy=lpm; may be repeated. Or "
+            "A setting of the runtime, such as device=cuda or page_size=8; may be repeated. Or "
             "RADIXGEN_SET.",
             "--set",
             metavar="NAME=VALUE",
