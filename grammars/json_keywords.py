@@ -6,7 +6,7 @@ objects, each also negated. What combines schemas (`allOf`, `$ref` …) is `json
 Trusts the shape of the keywords' values: `json_check.py` has looked at them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -66,6 +66,15 @@ def admits(node: Schema, kind: str) -> bool:
     if isinstance(stated, str):
         return stated == kind or (kind == "number" and stated == "integer")
     return kind in stated or (kind == "number" and "integer" in stated)
+
+
+def listed_kinds(node: Schema) -> Collection[str]:
+    """The kinds of the values that `const` or `enum` list; all of them without."""
+    if "const" in node.value:
+        return (kind_of(node.value["const"]),)
+    if "enum" in node.value:
+        return set(map(kind_of, node.value["enum"]))
+    return KINDS
 
 
 def constants(node: Schema, kind: str) -> list[tuple[str, Any]] | None:

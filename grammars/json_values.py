@@ -15,7 +15,7 @@ from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_decimals import ANY_INTEGER, ANY_NUMBER, number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keywords import KINDS, admits
+from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 from radixgen.grammars.json_layout import (
     ANY_STRING,
     QUOTE,
@@ -99,7 +99,8 @@ class Values:
         stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
         kinds: Iterable[str] = KINDS
         for node in stated:
-            kinds = [kind for kind in kinds if admits(node, kind)]
+            listed = listed_kinds(node)
+            kinds = [kind for kind in kinds if kind in listed and admits(node, kind)]
         return union(*(part for kind in kinds for part in self._kind(wanted, kind)))
 
     def _kind(self, wanted: Goal, kind: str) -> Iterable[Node]:
@@ -267,6 +268,7 @@ def is_scalar(node: Schema) -> bool:
     if found is None:
         stated = node.get("type")
         types = stated if isinstance(stated, list) else (stated,)
-        simple = SCALARS.issuperset(types) and not hides_siblings(node) and not terms(node)
+        few = SCALARS.issuperset(types) or SCALARS.issuperset(listed_kinds(node))
+        simple = few and not hides_siblings(node) and not terms(node)
         found = node.memo["scalar"] = simple
     return bool(found)
