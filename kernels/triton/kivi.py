@@ -333,6 +333,9 @@ def _launch_coarse(
     num_kv_heads = pages[0].shape[1]
     group = num_heads // num_kv_heads
     rows = attention.tile_rows(items.work.max_rows, group)
+    warps, stages = attention.num_warps(rows), NUM_STAGES
+    if q.dtype == torch.float32 and not on_amd():  # whose products take registers
+        warps, stages = 16, 1
     launch(
         kivi_partials_kernel,
         (len(coarse), num_kv_heads),
@@ -358,8 +361,8 @@ def _launch_coarse(
         SOFTCAP=scoring.softcap is not None,
         PRECISION=attention.precision(q),
         WIDEN=interpreted(),
-        num_warps=attention.num_warps(rows),
-        num_stages=NUM_STAGES,
+        num_warps=warps,
+        num_stages=stages,
         **(AMD_OPTIONS if on_amd() else {}),
     )
 

@@ -29,7 +29,7 @@ TILES = (Tile(64, 16, 128, 4, 5), Tile(64, 64, 64, 4, 4), Tile(128, 128, 64, 8, 
 # A slice's sum beside the total takes registers, which fewer columns at a time give back.
 SLICED_TILES = (*TILES[:2], Tile(128, 128, 32, 8, 4))
 # float32 has no tensor cores in full precision, and takes twice the shared memory.
-WIDE_TILES = (Tile(32, 16, 32, 4, 2), Tile(64, 64, 32, 4, 2))
+WIDE_TILES = (Tile(32, 16, 32, 4, 2), Tile(64, 64, 32, 8, 2))
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from radixgen.kernels.triton import kivi as triton_kivi
 from radixgen.kernels.triton.blocks import FORMS
 from radixgen.kernels.triton.compile import Variant
 from radixgen.kernels.triton.launch import AMD_OPTIONS, power_of_two
-from radixgen.kernels.triton.tiles import AMD_TILE_OPTIONS
+from radixgen.kernels.triton.tiles import AMD_TILE_OPTIONS, Tile
 
 
 def variants() -> Iterator[Variant]:
@@ -243,26 +243,9 @@ def _linear() -> Iterator[Variant]:
     ways = {"whole": linear.TILES, "slices": linear.SLICED_TILES, "split": linear.TILES[:-1]}
     for way, tiles in ways.items():
         for tile in tiles:
-            yield Variant.of(
-                f"linear product {way} rows={tile.rows}",
-                linear.linear_kernel,
-                _by_type(
-                    ("*bf16", "x weight bias"),
-                    ("*fp32" if way == "split" else "*bf16", "out"),
-                    ("i32", "rows outputs columns x_stride weight_stride"),
-                ),
-                odd="rows",
-                num_warps=tile.num_warps,
-                num_stages=tile.num_stages,
-                amd=AMD_TILE_OPTIONS,
-                BIASED=False,
-                SLICED=way == "slices",
-                SPLIT=way == "split",
-                SLICE=linear.SLICE,
-                BLOCK_OUTPUTS=tile.outputs,
-                BLOCK_ROWS=tile.rows,
-                BLOCK_COLUMNS=tile.columns,
-            )
+            yield _product(way, tile, "bf16")
+        for tile in linear.WIDE_TILES:
+            yield _product(way, tile, "fp32")
     yield Variant.of(
         "linear sum of slices",
         slices.add_slices_kernel,
@@ -271,6 +254,31 @@ def _linear() -> Iterator[Variant]:
         num_warps=1,
         BIASED=False,
         BLOCK=slices.SUM_BLOCK,
+    )
+
+
+def _product(way: str, tile: Tile, kind: str) -> Variant:
+    """Of one tile. The whole of a product, with or without slices, or a slice by itself."""
+    sort = "product" if kind == "bf16" else "float32"
+    return Variant.of(
+        f"linear {sort} {way} rows={tile.rows}",
+        linear.linear_kernel,
+        _by_type(
+            (f"*{kind}", "x weight bias"),
+            ("*fp32" if way == "split" else f"*{kind}", "out"),
+            ("i32", "rows outputs columns x_stride weight_stride"),
+        ),
+        odd="rows",
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        amd=AMD_TILE_OPTIONS,
+        BIASED=False,
+        SLICED=way == "slices",
+        SPLIT=way == "split",
+        SLICE=linear.SLICE,
+        BLOCK_OUTPUTS=tile.outputs,
+        BLOCK_ROWS=tile.rows,
+        BLOCK_COLUMNS=tile.columns,
     )
 
 
