@@ -136,6 +136,12 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
     return _ANYWHERE if device.type == "cpu" else torch.cuda.device(device)
 
 
+def inference() -> AbstractContextManager[object]:
+    """Within, torch keeps no track of gradients. Where it keeps none already nothing is entered: to
+    enter takes a part of what a short step takes outside of its kernels."""
+    return _ANYWHERE if torch.is_inference_mode_enabled() else torch.inference_mode()
+
+
 def describe(device: torch.device) -> str:
     """`cuda:0 (NVIDIA H100 80GB HBM3)`; a CPU, where Triton is interpreted, is named as such."""
     if device.type == "cpu":

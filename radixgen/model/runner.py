@@ -30,7 +30,7 @@ from radixgen.model.attention import (
 )
 from radixgen.model.chooser import Chooser
 from radixgen.model.decoder import Decoder
-from radixgen.model.device import on_device
+from radixgen.model.device import inference, on_device
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.plain_draws import draw_plain
 from radixgen.model.sampler import (
@@ -84,7 +84,6 @@ class ModelRunner:
             with on_device(self.decoder.device):
                 self.decoder.launched_over(self.cache).warm_up(most)
 
-    @torch.inference_mode()
     def run(
         self,
         batch: ScheduledBatch,
@@ -100,11 +99,12 @@ class ModelRunner:
         Raises InvalidRequest for a batch that would reach outside pages, context or vocabulary;
         nothing has been computed then. What goes wrong in one row is that row's `error`.
         """
-        launched = self._launch(batch)
-        if fill_mask is not None and batch.rows:
-            fill_mask()
-        self._draw_rows(launched, batch.rows, bitmask)
-        return self.collect(launched)
+        with inference():
+            launched = self._launch(batch)
+            if fill_mask is not None and batch.rows:
+                fill_mask()
+            self._draw_rows(launched, batch.rows, bitmask)
+            return self.collect(launched)
 
     def launch(self, batch: ScheduledBatch) -> Launched:
         """Begin a step: its copies and its forward pass. Raises as `run`.
@@ -112,7 +112,7 @@ class ModelRunner:
         Rows that follow one of the step drawn last compute the token drawn there, on the device;
         where that is a GPU, nothing here waits for it.
         """
-        with torch.inference_mode():
+        with inference():
             return self._launch(batch)
 
     def _launch(self, batch: ScheduledBatch) -> Launched:
@@ -151,7 +151,7 @@ class ModelRunner:
     ) -> None:
         """Draw the tokens of the step launched last, by `rows`: the batch's own, or what they have
         become since it was launched. Those that do not sample any more are passed over."""
-        with torch.inference_mode():
+        with inference():
             self._draw_rows(launched, rows, bitmask)
 
     def _draw_rows(

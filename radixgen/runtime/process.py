@@ -80,7 +80,8 @@ def _serve(orders: Orders, report: BinaryIO) -> int:
     signal.signal(signal.SIGTERM, lambda *_: loop.ring())
     _say(report, loop.ready)
     built.engine.prepare()
-    loop.run()
+    with _computing():
+        loop.run()
     loop.close()
     built.close()
     socket.close()
@@ -96,6 +97,13 @@ def _build(orders: Orders) -> "Built":
     built = build_engine(orders.config, folder=folder, on_loss=partial(_lose, folder))
     settle()
     return built
+
+
+def _computing() -> contextlib.AbstractContextManager[object]:
+    """Entered once here, for a step that enters it spends a part of its time on that."""
+    from radixgen.model.device import inference  # there by now, with the model's libraries
+
+    return inference()
 
 
 def _lose(folder: Path, cause: str) -> None:

@@ -17,6 +17,7 @@ from helpers import tiny_decoder
 from radixgen.batch import PageCopy, RowResult, ScheduledBatch, ScheduledRow
 from radixgen.config import CacheConfig, Dtype, ModelConfig
 from radixgen.errors import ConfigError, InvalidRequest
+from radixgen.model.device import inference
 from radixgen.model.kv_cache import KVCache, choose_num_pages
 from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
@@ -398,3 +399,11 @@ def test_load_runner_refuses_what_does_not_fit(saved_model: Path) -> None:
         load_runner(replace(model, device="tpu"), CacheConfig(num_pages=1))
     with pytest.raises(ConfigError, match="lower num_pages"):
         load_runner(model, CacheConfig(num_pages=10**9))
+
+
+def test_inference_is_entered_once_and_left_where_it_was_entered() -> None:
+    with inference():
+        with inference():
+            assert torch.is_inference_mode_enabled()
+        assert torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled()
