@@ -45,6 +45,7 @@ _SEEN_HERE: tuple[Kind, ...] = (Kind.COPY_LONG, Kind.COPY_SHORT)
 _SEEN_ELSEWHERE: tuple[Kind, ...] = (Kind.KIN_LONG, Kind.KIN_SHORT)
 _PRIOR_WEIGHT = 4.0
 _MEMORY = 0.98  # of a record, kept with each further guess
+_LEAST_TRUST = 0.5
 _PATIENCE = 64  # guesses not worth making before one token is tried all the same
 
 
@@ -61,9 +62,9 @@ class Chance:
     def rate(self) -> float:
         return (self.right + _PRIOR_WEIGHT * self.prior) / (self.tried + _PRIOR_WEIGHT)
 
-    def count(self, is_right: bool) -> None:
-        self.right = _MEMORY * self.right + is_right
-        self.tried = _MEMORY * self.tried + 1
+    def count(self, right: float, tried: float = 1.0) -> None:
+        self.right = _MEMORY * self.right + right
+        self.tried = _MEMORY * self.tried + tried
 
     def pass_over(self) -> bool:
         """A guess was not worth making; True when one is due all the same, to see if it is now."""
@@ -131,6 +132,7 @@ class Memory:
     kin: "Kin"
     num_told: int
     kinds: list[Kind] = field(default_factory=list)
+    hopes: list[float] = field(default_factory=list)  # of those drafts: the chance of each
     idle: Chance = field(default_factory=lambda: Chance(0.0))  # counts steps without a guess
     is_trial: bool = False  # whether the last drafts were made only to see if they are right
     owes_trial: bool = False
@@ -169,6 +171,7 @@ class Drafter:
     ) -> None:
         self.costs = StepCosts()
         self.chances = [Chance(prior) for prior in _PRIORS]
+        self.trust = Chance(1.0)  # right drafts, of as many as their chances say
         self.verified = [0] * len(Kind)
         self.accepted = [0] * len(Kind)
         self._speller = Speller(text)
@@ -182,8 +185,8 @@ class Drafter:
         memory = self._memory(sequence)
         self._note_habit(memory, sequence.tokens)
         self._tell_kin(memory, sequence.tokens)
-        least = self.costs.least_chance(num_rows)
-        memory.kinds = []
+        least = self._least_chance(num_rows)
+        memory.kinds, memory.hopes = [], []
         # Looking for guesses costs as well: not where none could be worth making, but now and then.
         hopes = memory.chances if sequence.matcher is not None else memory.chances[Kind.COPY_LONG :]
         is_trial = max(chance.rate for chance in hopes) < least
@@ -192,9 +195,15 @@ class Drafter:
         guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial)
         while self._extend(guess):
             pass
-        memory.kinds, memory.owes_trial = guess.kinds, False
+        memory.kinds, memory.hopes, memory.owes_trial = guess.kinds, guess.hopes, False
         memory.is_trial = guess.is_trial
         return guess.drafts
+
+    def _least_chance(self, num_rows: int) -> float:
+        """How likely a draft must be to pay, by chances that take guesses to be right one by one.
+        They go wrong together, where text is over that was sure: so fewer are right."""
+        trust = min(max(self.trust.rate, _LEAST_TRUST), 1.0)
+        return self.costs.least_chance(num_rows) / trust
 
     def foresees(self, sequence: SequenceState, limit: int, num_rows: int) -> bool:
         """Whether there will be drafts behind the next token. Trials, which are due now and then,
@@ -222,6 +231,7 @@ class Drafter:
     def learn(self, sequence: SequenceState, drafts: Sequence[int], num_accepted: int) -> None:
         """Count the accepted drafts and the first refused one; those behind it say nothing."""
         memory = self._memory(sequence)
+        self.trust.count(num_accepted, sum(memory.hopes[: len(drafts)]))
         for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):
             is_right = place < num_accepted
             for chances in (self.chances, memory.chances, memory.kin.chances):
@@ -305,6 +315,7 @@ class _Guess:
         self.memory = memory
         self.drafts: list[int] = []
         self.kinds: list[Kind] = []
+        self.hopes: list[float] = []
         matcher = sequence.matcher
         self.matcher = matcher.fork() if isinstance(matcher, GrammarMatcher) else None
         self._known = sequence.tokens
@@ -338,6 +349,7 @@ class _Guess:
             self.drafts.append(token)
             self.kinds.append(kind)
             self._chance *= self._chances[kind].rate
+            self.hopes.append(self._chance)
             if self._data is not None:
                 self._data += array("i", (token,)).tobytes()
         return len(tokens) > 0

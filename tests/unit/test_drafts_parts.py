@@ -191,6 +191,19 @@ def test_what_does_not_pay_in_a_large_batch_is_tried_now_and_then() -> None:
     assert len(drafts) > 1, "it turned out to be worth it"
 
 
+def test_fewer_drafts_pay_where_fewer_are_right_than_by_their_chances() -> None:
+    tokens = [1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4]
+    for kept in (0, 16):
+        drafter, sequence = Drafter(Words()), sequence_of(tokens)
+        drafts = drafter.propose(sequence, 16, 1)
+        drafter.learn(sequence, drafts, min(kept, len(drafts)))
+        assert (drafter.trust.rate > 1) == (kept > 0)
+    trusted, doubted = Drafter(Words()), Drafter(Words())
+    doubted.trust.count(0, 40)
+    lengths = [len(each.propose(sequence_of(tokens), 16, 4)) for each in (doubted, trusted)]
+    assert 0 < lengths[0] < lengths[1], "of the same chances"
+
+
 def test_refused_drafts_say_nothing_of_those_behind_them() -> None:
     drafter = Drafter(Words())
     sequence = sequence_of([1, 2, 3, 4, 8, 9, 7, 1, 2, 3, 4])
