@@ -32,7 +32,7 @@ from radixgen.kernels.triton.launch import (
     to_kind,
 )
 
-BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_OUTPUTS = 16, 128, 128
+BLOCK_ROWS, BLOCK_OUTPUTS = 16, 128
 SLICE = 1024  # columns
 MIN_RANK, MAX_RANK = 16, 256  # of a tile; smaller ranks are padded with zeros
 NUM_WARPS = 4
@@ -243,7 +243,7 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
         RANK=rank,
         SLICE=SLICE,
         BLOCK_ROWS=BLOCK_ROWS,
-        BLOCK_COLUMNS=BLOCK_COLUMNS,
+        BLOCK_COLUMNS=block_columns(rank),
         **options,
     )
     tiles = triton.cdiv(weights.max_outputs, BLOCK_OUTPUTS)
@@ -268,6 +268,11 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
         **options,
     )
     return y
+
+
+def block_columns(rank: int) -> int:
+    """Columns at a time: as many as fit AMD's 64 KB of shared memory beside the largest rank's."""
+    return 128 if rank <= 128 else 64
 
 
 def cost(rows: int, adapters: int, weights: LoraWeights) -> Cost:

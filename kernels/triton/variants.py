@@ -353,7 +353,7 @@ def _moves() -> Iterator[Variant]:
 
 
 def _lora() -> Iterator[Variant]:
-    for rank in (16, 64):
+    for rank in (16, 64, lora.MAX_RANK):
         yield Variant.of(
             f"lora shrink product rank={rank}",
             lora.shrink_kernel,
@@ -369,7 +369,7 @@ def _lora() -> Iterator[Variant]:
             RANK=rank,
             SLICE=lora.SLICE,
             BLOCK_ROWS=lora.BLOCK_ROWS,
-            BLOCK_COLUMNS=lora.BLOCK_COLUMNS,
+            BLOCK_COLUMNS=lora.block_columns(rank),
         )
         yield Variant.of(
             f"lora expand product rank={rank}",

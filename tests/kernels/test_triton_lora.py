@@ -64,7 +64,12 @@ CHOSEN = [0, 1, -1, 2, 1, *[2] * (BLOCK_ROWS + 3), -1, 0]
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize(
     ("ranks", "sizes", "columns"),
-    [([8, 64, 16], [96, 33, 33], 80), ([4, 1, 8], [130], SLICE + 40), ([33, 8, 8], [64, 64], 64)],
+    [
+        ([8, 64, 16], [96, 33, 33], 80),
+        ([4, 1, 8], [130], SLICE + 40),
+        ([33, 8, 8], [64, 64], 64),
+        ([130, 8, 4], [40], 200),
+    ],
 )
 def test_each_row_gets_what_its_adapter_adds(
     ranks: list[int], sizes: list[int], columns: int, dtype: torch.dtype, tolerance: float
