@@ -268,7 +268,6 @@ def is_scalar(node: Schema) -> bool:
     if found is None:
         stated = node.get("type")
         types = stated if isinstance(stated, list) else (stated,)
-        few = SCALARS.issuperset(types) or SCALARS.issuperset(listed_kinds(node))
-        simple = few and not hides_siblings(node) and not terms(node)
+        simple = SCALARS.issuperset(types) and not hides_siblings(node) and not terms(node)
         found = node.memo["scalar"] = simple
     return bool(found)
