@@ -15,7 +15,7 @@ from radixgen.errors import ConfigError
 from radixgen.types import MAX_ADAPTER_CHARS, WIRE, shown, unknown_name
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "int2"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4", "int2"]
 ActivationForm = Literal["auto", "int8", "int16", "float32"]
 Kernels = Literal["auto", "c", "triton"]
 Policy = Literal["fair", "fcfs", "lpm", "dfs", "sjf", "priority"]
@@ -45,8 +45,9 @@ class ModelConfig:
     `activations`: what inputs of products with quantised weights are rounded to. float32: the
     product with the dequantised matrix; int16: its answers, faster; int8: fastest; auto: of the
     last two, as model/forms.py chooses for each place. Without C kernels it is float32.
-    `kv_dtype`: of KV pages. int4 and int2 keep whole pages of 32 tokens (or a multiple) in so many
-    bits, and those that running sequences have not filled in full precision (kernels/kivi.py).
+    `kv_dtype`: of KV pages. fp8: e4m3, values beyond 448 are 448; on a GPU. int4 and int2 keep
+    whole pages of 32 tokens (or a multiple) in so many bits, and those that running sequences have
+    not filled in full precision (kernels/kivi.py).
     `device`: cpu, cuda or cuda:N. `kernels`: auto is C on a CPU and Triton on a GPU. Triton runs on
     a CPU too where TRITON_INTERPRET=1 was set before the start: slowly, for tests.
     `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the

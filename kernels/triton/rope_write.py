@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from radixgen.kernels.checks import require, shaped
-from radixgen.kernels.kv_types import SCALE_BYTES, head_dim_of, page_type
+from radixgen.kernels.kv_types import FP8, SCALE_BYTES, head_dim_of, page_type
 from radixgen.kernels.triton.cost import Cost
 from radixgen.kernels.triton.launch import (
     check_device,
@@ -54,7 +54,30 @@ def _norm(low, high, weight, dims, inside, eps, HALF: tl.constexpr):
 
 
 @triton.jit
-def _write(pages, scales, low, high, row, dims, inside, HALF: tl.constexpr, PACKED: tl.constexpr):
+def _e4m3(x):
+    """The bytes of float32 x, to the nearest, of two the even one; by bits, as not every GPU knows
+    the type. What is beyond 448 is 448, what is not finite is NaN."""
+    bits = x.to(tl.int32, bitcast=True)
+    magnitude = tl.minimum(bits & 0x7FFFFFFF, 0x43E00000)  # of 448
+    normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - 960  # a bias of 7, not 127
+    small = _rint(magnitude.to(tl.float32, bitcast=True) * 512.0).to(tl.int32)
+    code = tl.where(magnitude < 0x3C800000, small, normal) | ((bits >> 24) & 0x80)  # of 2**-6
+    return tl.where((bits & 0x7FFFFFFF) >= 0x7F800000, 0x7F, code)
+
+
+@triton.jit
+def _write(
+    pages,
+    scales,
+    low,
+    high,
+    row,
+    dims,
+    inside,
+    HALF: tl.constexpr,
+    PACKED: tl.constexpr,
+    FP8: tl.constexpr,
+):
     """Store both halves [heads, BLOCK_HALF] float32 as the rows `row` [heads] of pages."""
     if PACKED:
         width = 2 * HALF + 4
@@ -73,6 +96,8 @@ def _write(pages, scales, low, high, row, dims, inside, HALF: tl.constexpr, PACK
         tl.store(scales + row * (width // 4) + HALF // 2, stored, mask=head)
     else:
         width = 2 * HALF
+    if FP8:
+        low, high = _e4m3(low), _e4m3(high)
     kind = pages.dtype.element_ty
     at = pages + row[:, None] * width + dims[None, :]
     tl.store(at, to_kind(low, kind), mask=inside)
@@ -101,12 +126,14 @@ def rope_write_kernel(
     eps,
     NORMS: tl.constexpr,
     PACKED: tl.constexpr,
+    FP8: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
 ):
-    """BLOCK_HEADS heads of one kind and token. k_scales, v_scales: packed pages as float32."""
+    """BLOCK_HEADS heads of one kind and token. k_scales, v_scales: packed pages as float32.
+    FP8: pages are bytes of e4m3."""
     token = tl.program_id(0)
     q_blocks = tl.cdiv(num_heads, BLOCK_HEADS)
     kv_blocks = tl.cdiv(num_kv_heads, BLOCK_HEADS)
@@ -152,9 +179,9 @@ def rope_write_kernel(
         inside = (head < writes)[:, None] & is_dim[None, :]
         row = (slot // PAGE_SIZE * num_kv_heads + head) * PAGE_SIZE + slot % PAGE_SIZE
         if is_v:
-            _write(v_pages, v_scales, low, high, row, dims, inside, HALF, PACKED)
+            _write(v_pages, v_scales, low, high, row, dims, inside, HALF, PACKED, FP8)
         else:
-            _write(k_pages, k_scales, low, high, row, dims, inside, HALF, PACKED)
+            _write(k_pages, k_scales, low, high, row, dims, inside, HALF, PACKED, FP8)
 
 
 def rope_write(
@@ -174,7 +201,7 @@ def rope_write(
 
     qkv [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; cos, sin float32 [max_context,
     head_dim], both halves filled; positions and slots int64 [tokens]; k_pages, v_pages [num_pages,
-    num_kv_heads, page_size, row width] float or int8, see kv_types.py; q_norm, k_norm [head_dim],
+    num_kv_heads, page_size, row width], of a type of kv_types.py; q_norm, k_norm [head_dim],
     both or none. Positions must lie in the table; a slot outside the pages writes nothing. Raises
     KernelError for shapes or types that do not agree.
     """
@@ -187,7 +214,9 @@ def rope_write(
     norms = _norms(q_norm, k_norm, qkv, head_dim)
     _check(qkv, cos, sin, positions, slots, k_pages, v_pages, head_dim)
     q = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
-    packed = k_pages.dtype == torch.int8
+    packed, is_fp8 = k_pages.dtype == torch.int8, k_pages.dtype == FP8
+    if is_fp8:
+        k_pages, v_pages = k_pages.view(torch.uint8), v_pages.view(torch.uint8)
     scales = [pages.view(torch.float32) if packed else pages for pages in (k_pages, v_pages)]
     if tokens:
         at_once = block_heads(head_dim)
@@ -214,6 +243,7 @@ def rope_write(
             eps,
             NORMS=norms is not None,
             PACKED=packed,
+            FP8=is_fp8,
             PAGE_SIZE=page_size,
             HALF=head_dim // 2,
             BLOCK_HALF=power_of_two(head_dim // 2),
@@ -251,7 +281,8 @@ def _check(
     head_dim: int,
 ) -> None:
     check_floats(qkv=qkv)
-    page_type(k_pages)
+    if k_pages.dtype != FP8:
+        page_type(k_pages)
     require(k_pages.dtype == v_pages.dtype, f"k_pages {k_pages.dtype}, v_pages {v_pages.dtype}")
     limit = f"head_dim={head_dim} must be even and at most {MAX_HEAD_DIM}"
     require(head_dim % 2 == 0 and 0 < head_dim <= MAX_HEAD_DIM, limit)

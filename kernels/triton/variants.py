@@ -217,13 +217,19 @@ def _rows() -> Iterator[Variant]:
 def _rope_write() -> Iterator[Variant]:
     pages, scales = "k_pages v_pages", "k_scales v_scales"
     floats = {"*bf16": f"qkv q_norm k_norm q {pages} {scales}", "*fp32": "cos sin"}
-    mixed = {"*bf16": "qkv q_norm k_norm q", "*i8": pages, "*fp32": f"cos sin {scales}"}
-    for head_dim, norms, in_bytes in ((64, False, True), (128, False, False), (128, True, False)):
+    heads = "qkv q_norm k_norm q"
+    kinds = {
+        "bf16": floats,
+        "int8": {"*bf16": heads, "*i8": pages, "*fp32": f"cos sin {scales}"},
+        "fp8": {"*bf16": heads, "*u8": f"{pages} {scales}", "*fp32": "cos sin"},
+    }
+    cases = (64, False, "int8"), (128, False, "bf16"), (128, True, "bf16"), (128, False, "fp8")
+    for head_dim, norms, kind in cases:
         yield Variant.of(
-            f"rope_write head_dim={head_dim} norms={norms} pages={'int8' if in_bytes else 'bf16'}",
+            f"rope_write head_dim={head_dim} norms={norms} pages={kind}",
             rope_write.rope_write_kernel,
             {
-                **(mixed if in_bytes else floats),
+                **kinds[kind],
                 "*i64": "positions slots",
                 "i32": "qkv_stride max_context num_slots num_heads num_kv_heads",
                 "fp32": "eps",
@@ -231,7 +237,8 @@ def _rope_write() -> Iterator[Variant]:
             odd="num_heads num_kv_heads max_context",
             num_warps=rope_write.NUM_WARPS,
             NORMS=norms,
-            PACKED=in_bytes,
+            PACKED=kind == "int8",
+            FP8=kind == "fp8",
             PAGE_SIZE=16,
             HALF=head_dim // 2,
             BLOCK_HALF=head_dim // 2,

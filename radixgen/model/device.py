@@ -20,6 +20,7 @@ import torch
 from radixgen import env, native
 from radixgen.config import ModelConfig
 from radixgen.errors import ConfigError, ModelError
+from radixgen.kernels.kv_types import FP8
 
 MIN_CAPABILITY = (8, 0)  # of NVIDIA's GPUs: bfloat16 products, asynchronous copies
 _WITHOUT = "or take device='cpu'"
@@ -178,10 +179,10 @@ def check_forms(
     if page_size not in PAGE_SIZES and not bits:
         sizes = ", ".join(map(str, PAGE_SIZES))
         raise ConfigError(f"page_size={page_size}: on a GPU it is one of {sizes}")
-    if kv_dtype not in (dtype, torch.int8):
+    if kv_dtype not in (dtype, torch.int8, FP8):
         raise ConfigError(
             f"kv_dtype={_name(kv_dtype)!r} with dtype={_name(dtype)!r}: on a GPU pages hold what "
-            "hidden states do, or int8; leave kv_dtype out"
+            "hidden states do, int8 or fp8; leave kv_dtype out"
         )
 
 

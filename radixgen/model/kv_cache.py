@@ -23,7 +23,7 @@ from torch import Tensor
 from radixgen.config import CacheConfig, ScheduleConfig
 from radixgen.errors import ConfigError
 from radixgen.kernels.kivi import PAGE_SIZE, KiviForm
-from radixgen.kernels.kv_types import PAGE_TYPES, row_width
+from radixgen.kernels.kv_types import FP8, PAGE_TYPES, row_width
 from radixgen.kernels.kv_write import copy_pages
 from radixgen.kernels.storage import take
 
@@ -102,8 +102,10 @@ class KVCache:
         cls, layout: KVLayout, num_pages: int, device: torch.device | str = "cpu"
     ) -> "KVCache":
         """Pages with arbitrary contents. Raises ConfigError when they do not fit into memory."""
-        if layout.dtype not in PAGE_TYPES:
-            raise ConfigError(f"kv_dtype={layout.dtype}: use float32, bfloat16, float16 or int8")
+        if layout.dtype not in PAGE_TYPES and layout.dtype != FP8:
+            raise ConfigError(
+                f"kv_dtype={layout.dtype}: use float32, bfloat16, float16, int8 or fp8"
+            )
         device = torch.device(device)
         _check_fits(layout, num_pages, available_bytes(device))
         form = layout.form

@@ -9,6 +9,7 @@ from radixgen.errors import ConfigError, ModelError
 from radixgen.kernels import library
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.kivi import PAGE_SIZE
+from radixgen.kernels.kv_types import FP8
 from radixgen.model.adapters import load_adapters
 from radixgen.model.assemble import assemble
 from radixgen.model.compilations import Compilations
@@ -100,6 +101,8 @@ def load_decoder(
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype, bits)
+    elif kv_dtype == FP8:
+        raise ConfigError("kv_dtype='fp8': for a GPU's kernels; on a CPU int8 is as small")
     elif bits and config.head_dim % PAGE_SIZE:
         raise ModelError(
             f"this model's heads have {config.head_dim} dimensions; kv_dtype={model.kv_dtype!r} "
@@ -179,6 +182,7 @@ def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:
         "bfloat16": torch.bfloat16,
         "float16": torch.float16,
         "int8": torch.int8,
+        "fp8": FP8,
     }[name]
 
 

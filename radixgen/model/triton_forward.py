@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixgen.batch import PageCopy
+from radixgen.kernels.kv_types import FP8
 from radixgen.kernels.triton.attention import DeviceItems, paged_attention
 from radixgen.kernels.triton.attention_arrays import make_items
 from radixgen.kernels.triton.attention_items import Items, Tables
@@ -111,6 +112,8 @@ class TritonForward:
         self._staging, self._copies, self._places = (Staging(cache.device) for _ in range(3))
         self._adapters = {name: index for index, name in enumerate(decoder.adapters)}
         self._pages = (*cache.k_pages, *cache.v_pages)
+        ones = torch.ones(cache.layout.num_kv_heads, device=cache.device)  # written as they are
+        self._scales = ones if cache.layout.dtype == FP8 else None
         self._addresses = addresses_of(self._pages)
         self.recordings = None if recorder is None else Recordings(recorder)
         self._logits: Tensor | None = None  # of recorded steps, which all write them here
@@ -345,7 +348,15 @@ class TritonForward:
         scale, window = self._decoder.config.head_dim**-0.5, layer.own.window
         pages = self.cache.k_pages[index], self.cache.v_pages[index]
         if isinstance(work, DeviceItems):
-            mixed = paged_attention(queries, *pages, work, scale=scale, window=window)
+            mixed = paged_attention(
+                queries,
+                *pages,
+                work,
+                scale=scale,
+                window=window,
+                k_scales=self._scales,
+                v_scales=self._scales,
+            )
         else:
             assert self._form is not None
             codes = self.cache.k_codes[index], self.cache.v_codes[index]

@@ -13,6 +13,7 @@ from scheduling import drive_engine, expect_empty, overlapped, terminals_of, tok
 from test_triton_forward import Repeater
 
 from radixgen.config import from_settings
+from radixgen.errors import ConfigError
 from radixgen.messages import GenerateRequest, RequestFinished
 from radixgen.model.runner import ModelRunner
 from radixgen.runtime.build import Built, build_engine
@@ -97,6 +98,17 @@ def test_recorded(folder: Path, expected: list[list[int]]) -> None:
     recorder = engine.runner.decoder.recorder = Repeater()
     assert answers(engine, plain(PROMPTS[:3])) == expected[:3]
     assert recorder.num_recorded > 0
+
+
+def test_pages_of_fp8(folder: Path) -> None:
+    """Cold, warm and together: the same tokens. C has no such pages."""
+    cold = [answers(make(folder, "triton", kv_dtype="fp8"), plain([p]))[0] for p in PROMPTS[:2]]
+    engine = make(folder, "triton", kv_dtype="fp8")
+    assert answers(engine, plain(PROMPTS[:2])) == cold
+    assert answers(engine, plain(PROMPTS[:1])) == cold[:1]
+    assert engine.stats()["cached_tokens"] >= len(STEM)
+    with pytest.raises(ConfigError, match="kv_dtype='fp8': for a GPU's kernels; on a CPU int8"):
+        make(folder, "c", kv_dtype="fp8")
 
 
 def test_preempted(folder: Path, expected: list[list[int]]) -> None:

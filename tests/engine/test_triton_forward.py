@@ -13,7 +13,7 @@ from torch import Tensor
 
 from radixgen.batch import ScheduledRow
 from radixgen.errors import ModelError
-from radixgen.kernels.kv_types import unpack_rows
+from radixgen.kernels.kv_types import FP8, pack_rows, unpack_rows
 from radixgen.kernels.triton.attention_items import Items, Tables, make_items
 from radixgen.model.adapters import Adapter, LowRank
 from radixgen.model.attention import StepInputs, build_inputs
@@ -94,6 +94,22 @@ def test_launches_give_the_numbers_of_c(
     for pages in zip(caches[0].k_pages, caches[1].k_pages, strict=True):
         ours, theirs = map(unpack_rows, pages)
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+def test_pages_of_fp8_hold_what_float_pages_do_to_the_nearest() -> None:
+    """The keys of the first layer are those of the tokens, whatever is attended to."""
+    decoder = tiny_decoder(2, kernels="triton", **OPTIONS)
+    caches = [cache_of(decoder, torch.float32), cache_of(decoder, FP8)]
+    found = [
+        [decoder.forward(inputs_of(rows, cache), cache) for rows in steps()[:3]] for cache in caches
+    ]
+    ours, theirs = (cache.k_pages[0] for cache in caches)
+    assert torch.equal(
+        pack_rows(ours, FP8).view(torch.uint8) & 0x7F, theirs.view(torch.uint8) & 0x7F
+    )
+    for exact, rounded in zip(*found, strict=True):
+        torch.testing.assert_close(exact, rounded, atol=0.3, rtol=0.3)
+        assert not torch.equal(exact, rounded) or not exact.numel()
 
 
 # ---- recorded steps ----

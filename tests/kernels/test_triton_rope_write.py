@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from radixgen.errors import KernelError
-from radixgen.kernels.kv_types import row_width, unpack_rows
+from radixgen.kernels.kv_types import FP8, row_width, unpack_rows
 from radixgen.kernels.kv_write import write_kv_reference
 from radixgen.kernels.norm import rms_norm_reference
 from radixgen.kernels.rope import rotate_reference
@@ -129,6 +129,24 @@ def test_packed_pages_are_those_of_the_reference(dtype: torch.dtype) -> None:
     torch.testing.assert_close(q, expected_q, atol=1e-5, rtol=1e-5)
     assert torch.equal(v_pages, expected_v)
     assert torch.equal(k_pages, expected_k)
+
+
+def test_pages_of_fp8_are_those_of_the_reference() -> None:
+    case = make_case(6, (4, 3), 80, 4, torch.float32, FP8)
+    v = case.qkv[:, -240:]
+    v *= 2.0 ** torch.arange(-12, 12).repeat(
+        10
+    )  # from below the least number to beyond the largest
+    every = torch.arange(256, dtype=torch.uint8).view(FP8).float()
+    ties = (every[:119] + every[1:120]) / 2
+    v[0, :119], v[0, 120:239] = ties, -ties
+    v[2, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    case.slots[:] = torch.arange(6)
+    q, k_pages, v_pages = case.run()
+    expected_q, expected_k, expected_v = case.expect()
+    torch.testing.assert_close(q, expected_q, atol=1e-5, rtol=1e-5)
+    assert torch.equal(v_pages.view(torch.uint8), expected_v.view(torch.uint8))
+    torch.testing.assert_close(k_pages.float(), expected_k.float(), atol=0, rtol=0.13)
 
 
 def test_a_token_depends_on_itself_alone() -> None:
