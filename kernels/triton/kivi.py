@@ -45,6 +45,7 @@ TINY = tl.constexpr(kivi.TINY)
 LARGEST = tl.constexpr(kivi.LARGEST)
 STORE_WARPS = 4
 NUM_STAGES = 2
+WIDE_WARPS = 32  # of float32
 
 
 @triton.jit
@@ -335,7 +336,7 @@ def _launch_coarse(
     rows = attention.tile_rows(items.work.max_rows, group)
     warps, stages = attention.num_warps(rows), NUM_STAGES
     if q.dtype == torch.float32 and not on_amd():  # whose products take registers
-        warps, stages = 16, 1
+        warps, stages = WIDE_WARPS, 1
     launch(
         kivi_partials_kernel,
         (len(coarse), num_kv_heads),

@@ -32,10 +32,9 @@ from radixgen.kernels.triton.launch import (
     to_kind,
 )
 
-BLOCK_ROWS, BLOCK_OUTPUTS = 16, 128
+BLOCK_ROWS = 16
 SLICE = 1024  # columns
 MIN_RANK, MAX_RANK = 16, 256  # of a tile; smaller ranks are padded with zeros
-NUM_WARPS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,7 +226,8 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
     slices = triton.cdiv(columns, SLICE)
     shape = (slices, num_rows, num_parts, rank)
     shrunk = torch.empty(shape, dtype=torch.float32, device=x.device)
-    options = {"num_warps": NUM_WARPS} | (AMD_OPTIONS if on_amd() else {})
+    block_columns, block_outputs, num_warps = blocks(rank, x.dtype)
+    options = {"num_warps": num_warps} | (AMD_OPTIONS if on_amd() else {})
     launch(
         shrink_kernel,
         (num_segments, num_parts, slices),
@@ -243,10 +243,10 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
         RANK=rank,
         SLICE=SLICE,
         BLOCK_ROWS=BLOCK_ROWS,
-        BLOCK_COLUMNS=block_columns(rank),
+        BLOCK_COLUMNS=block_columns,
         **options,
     )
-    tiles = triton.cdiv(weights.max_outputs, BLOCK_OUTPUTS)
+    tiles = triton.cdiv(weights.max_outputs, block_outputs)
     launch(
         expand_kernel,
         (num_segments, num_parts, tiles),
@@ -264,15 +264,18 @@ def lora_(y: Tensor, x: Tensor, weights: LoraWeights, work: Segments) -> Tensor:
         num_parts,
         RANK=rank,
         BLOCK_ROWS=BLOCK_ROWS,
-        BLOCK_OUTPUTS=BLOCK_OUTPUTS,
+        BLOCK_OUTPUTS=block_outputs,
         **options,
     )
     return y
 
 
-def block_columns(rank: int) -> int:
-    """Columns at a time: as many as fit AMD's 64 KB of shared memory beside the largest rank's."""
-    return 128 if rank <= 128 else 64
+def blocks(rank: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Columns and outputs at a time, and warps: what fits AMD's 64 KB of shared memory with the
+    largest rank. Of float32, whose products take registers, less."""
+    if dtype == torch.float32:
+        return (64, 64, 4) if rank <= 64 else (32, 32, 8)
+    return 128 if rank <= 128 else 64, 128, 4
 
 
 def cost(rows: int, adapters: int, weights: LoraWeights) -> Cost:

@@ -89,6 +89,7 @@ def _tile_groups(numbers: Tensor, tiles: tuple[int, int], groups: int) -> Tensor
 
 
 TILES = (Tile(64, 16, 64, 4, 8), Tile(64, 64, 64, 4, 3), Tile(128, 128, 64, 8, 3))
+WIDE_TILES = TILES[:2]  # of float32, whose products take registers
 
 
 @triton.jit
@@ -216,7 +217,7 @@ def _launch(
 ) -> None:
     """Fill out [rows, outputs], or [slices, rows, outputs] with what each slice adds."""
     (outputs, columns), rows, form = weight.shape, len(x), weight.form
-    tile = tile_for(rows, TILES)
+    tile = tile_for(rows, WIDE_TILES if x.dtype == torch.float32 else TILES)
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(outputs, tile.outputs), num_slices)
     launch(
         linear_packed_kernel,

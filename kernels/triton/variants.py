@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -72,16 +73,21 @@ def _attention() -> Iterator[Variant]:
 
 
 def _wide_partials(head_dim: int) -> Variant:
-    """Of a model in float32."""
-    half = _partials(head_dim, 64, "")
     return replace(
-        half,
-        name=f"attention partials float32 head_dim={head_dim} rows=64",
-        types={name: kind.replace("bf16", "fp32") for name, kind in half.types.items()},
-        constants={**half.constants, "BLOCK_KEYS": 16, "PRECISION": "ieee"},
+        _wide(_partials(head_dim, 64, ""), BLOCK_KEYS=16, PRECISION="ieee"),
         num_warps=attention.wide_warps(head_dim),
         num_stages=1,
         amd=AMD_OPTIONS | {"num_warps": attention.wide_warps(head_dim, amd=True)},
+    )
+
+
+def _wide(half: Variant, **constants: Any) -> Variant:
+    """The same of a model in float32."""
+    return replace(
+        half,
+        name=half.name.replace(" product", " float32"),
+        types={name: kind.replace("bf16", "fp32") for name, kind in half.types.items()},
+        constants={**half.constants, **constants},
     )
 
 
@@ -120,7 +126,7 @@ def _kivi() -> Iterator[Variant]:
     codes = {"*u8": "k_codes v_codes", "*fp16": "k_numbers v_numbers"}
     for bits in kivi.BITS:
         for head_dim, rows in ((64, 16), (128, 64)):
-            yield Variant.of(
+            half = Variant.of(
                 f"kivi partials product bits={bits} head_dim={head_dim} rows={rows}",
                 triton_kivi.kivi_partials_kernel,
                 {
@@ -144,6 +150,15 @@ def _kivi() -> Iterator[Variant]:
                 PRECISION="tf32",
                 WIDEN=False,
             )
+            yield half
+            if rows == 64:
+                yield replace(
+                    _wide(half, PRECISION="ieee"),
+                    num_warps=triton_kivi.WIDE_WARPS,
+                    num_stages=1,
+                    amd=AMD_OPTIONS
+                    | {"num_warps": half.num_warps, "num_stages": triton_kivi.NUM_STAGES},
+                )
         yield Variant.of(
             f"kivi store bits={bits} head_dim=128",
             triton_kivi.store_kernel,
@@ -301,7 +316,7 @@ def _packed() -> Iterator[Variant]:
         codes = "*u8" if form.bits == 4 else "*i8"
         scales = "*fp32" if form.scale_dtype == torch.float32 else "*fp16"
         for tile in packed.TILES:
-            yield Variant.of(
+            half = Variant.of(
                 f"linear_packed product {kind} rows={tile.rows}",
                 packed.linear_packed_kernel,
                 _by_type(
@@ -325,6 +340,9 @@ def _packed() -> Iterator[Variant]:
                 BLOCK_OUTPUTS=tile.outputs,
                 BLOCK_ROWS=tile.rows,
             )
+            yield half
+            if kind in ("q4_1", "q6_k") and tile in packed.WIDE_TILES:
+                yield _wide(half)
         yield Variant.of(
             f"packed rows {kind}",
             packed.rows_kernel,
@@ -361,36 +379,43 @@ def _moves() -> Iterator[Variant]:
 
 def _lora() -> Iterator[Variant]:
     for rank in (16, 64, lora.MAX_RANK):
-        yield Variant.of(
-            f"lora shrink product rank={rank}",
-            lora.shrink_kernel,
-            {
-                "*bf16": "x a",
-                "*fp32": "shrunk",
-                "*i32": "segments rows",
-                "i32": "num_rows columns x_stride num_parts",
-            },
-            odd="num_rows num_parts",
-            num_warps=lora.NUM_WARPS,
-            amd=AMD_OPTIONS,
-            RANK=rank,
-            SLICE=lora.SLICE,
-            BLOCK_ROWS=lora.BLOCK_ROWS,
-            BLOCK_COLUMNS=lora.block_columns(rank),
-        )
-        yield Variant.of(
-            f"lora expand product rank={rank}",
-            lora.expand_kernel,
-            {
-                "*bf16": "y b",
-                "*fp32": "shrunk scales",
-                "*i32": "starts segments rows",
-                "i32": "num_rows num_slices outputs y_stride num_parts",
-            },
-            odd="num_rows num_slices num_parts",
-            num_warps=lora.NUM_WARPS,
-            amd=AMD_OPTIONS,
-            RANK=rank,
-            BLOCK_ROWS=lora.BLOCK_ROWS,
-            BLOCK_OUTPUTS=lora.BLOCK_OUTPUTS,
-        )
+        yield from _lora_of(rank, torch.bfloat16)
+        yield from map(_wide, _lora_of(rank, torch.float32))
+
+
+def _lora_of(rank: int, dtype: torch.dtype) -> Iterator[Variant]:
+    """Types are bfloat16's; `dtype`: whose blocks it takes."""
+    block_columns, block_outputs, num_warps = lora.blocks(rank, dtype)
+    yield Variant.of(
+        f"lora shrink product rank={rank}",
+        lora.shrink_kernel,
+        {
+            "*bf16": "x a",
+            "*fp32": "shrunk",
+            "*i32": "segments rows",
+            "i32": "num_rows columns x_stride num_parts",
+        },
+        odd="num_rows num_parts",
+        num_warps=num_warps,
+        amd=AMD_OPTIONS,
+        RANK=rank,
+        SLICE=lora.SLICE,
+        BLOCK_ROWS=lora.BLOCK_ROWS,
+        BLOCK_COLUMNS=block_columns,
+    )
+    yield Variant.of(
+        f"lora expand product rank={rank}",
+        lora.expand_kernel,
+        {
+            "*bf16": "y b",
+            "*fp32": "shrunk scales",
+            "*i32": "starts segments rows",
+            "i32": "num_rows num_slices outputs y_stride num_parts",
+        },
+        odd="num_rows num_slices num_parts",
+        num_warps=num_warps,
+        amd=AMD_OPTIONS,
+        RANK=rank,
+        BLOCK_ROWS=lora.BLOCK_ROWS,
+        BLOCK_OUTPUTS=block_outputs,
+    )
