@@ -44,7 +44,7 @@ PATIENCE = 6.0
 LEAST_WAIT = 3.0  # seconds by the clock, however few the constraint may take
 MAX_BYTES = 2 << 30  # of the process's address space
 AGAIN = 0.05  # seconds of the processor after which what did not end is told to again
-NICE = 5  # of the process, unless it is told more; and of its start
+NICE = 10  # of the process, unless it is told more; and of its start
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
 
 # Without the working directory on its path (-P), where a folder may be named as one of our modules.
