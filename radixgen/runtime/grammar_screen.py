@@ -229,6 +229,7 @@ def main() -> None:
     answers, requests = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)  # whatever a library prints is no answer
     signal.signal(signal.SIGPROF, _ring)
+    sys.unraisablehook = _tell_lost
     compiler = _compiler()
     warm_up(compiler)
     os.nice(max(nice - NICE, 0))  # not before: whoever comes first waits for what is above
@@ -249,6 +250,12 @@ def _ring(_: int, frame: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_PROF, AGAIN)
     if frame is None or frame.f_code.co_filename != weakref.__file__:
         raise _OutOfTimeError
+
+
+def _tell_lost(lost: "sys.UnraisableHookArgs") -> None:
+    """Tell of an error that nobody can handle; the timer's is none, as it rings again."""
+    if not isinstance(lost.exc_value, _OutOfTimeError):
+        sys.__unraisablehook__(lost)
 
 
 def _compiler() -> GrammarCompiler:

@@ -4,12 +4,15 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -99,6 +102,16 @@ def test_a_constraint_is_stopped_again_where_that_was_lost() -> None:
     finally:
         signal.signal(signal.SIGPROF, before)
     assert compiler.num_rings == 3
+
+
+@pytest.mark.parametrize("error", [grammar_screen._OutOfTimeError(), ValueError("a fault")])
+def test_a_lost_ring_is_no_error_to_tell(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "__unraisablehook__", lambda lost: told.append(lost.exc_value))
+    grammar_screen._tell_lost(cast("Any", SimpleNamespace(exc_value=error)))
+    assert told == ([error] if isinstance(error, ValueError) else [])
 
 
 def test_what_cannot_be_stopped_is_killed(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
