@@ -12,6 +12,7 @@ llama.cpp (llama-cpp-python), openvino (openvino-genai), transformers. `--quick`
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
@@ -143,34 +144,51 @@ def words(tokenizer: Tokenizer, count: int, rng: random.Random) -> list[int]:
 
 
 class Worker:
-    """An engine's process; it answers a line with a line."""
+    """An engine's process; it answers a line with a line. One that crashes is started anew."""
 
     def __init__(self, name: str, python: str) -> None:
-        self._process = subprocess.Popen(
-            [python, str(WORKER), name, str(ROOT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        self._command = [python, str(WORKER), name, str(ROOT)]
+        self._loading: dict[str, Any] | None = None  # the request that loaded its model
+        self._process = self._begin()
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer; {"error": ...} when the process is gone."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        return dict(json.loads(line)) if line else {"error": "the process ended"}
+        """The answer; {"error": ...} where the process went over it: the next one has another."""
+        if line := self._exchange(request):
+            if request["op"] == "start":
+                self._loading = request
+            return dict(json.loads(line))
+        self.stop()
+        self._process = self._begin()
+        if self._loading is not None:
+            self._exchange(self._loading)
+        return {"error": "the process ended"}
 
     def stop(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _begin(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def _exchange(self, request: dict[str, Any]) -> str:
+        """The line of an answer, empty when there is no process to give one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except BrokenPipeError:
+            return ""
 
 
 def start(
