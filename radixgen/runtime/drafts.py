@@ -10,6 +10,7 @@ weighs what a guess costs (a row of the step, measured) against its chance (meas
 Knows sequences, matchers and a tokenizer; no tensors and no pages.
 """
 
+import math
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -77,50 +78,85 @@ class StepCosts:
 
     One row more costs little where a step is bound by reading weights, and a full share where it is
     bound by arithmetic. Until steps of different sizes have been seen, a row is taken to cost
-    `ROW_SHARE` of the fixed part. Whatever else the machine does only ever makes a step longer, so
-    samples above the line count `ABOVE` of those below it, and no more than twice the line.
+    `ROW_RATIO` of the fixed part. Whatever else the machine does only ever makes a step longer, so
+    samples above the line count `ABOVE` of those below it, and no more than twice the line. `RUN`
+    of them and none below are no disturbance: the machine is slower, and the line is theirs.
     """
 
-    ROW_SHARE = 0.1
-    MAX_SHARE = 2.0
+    ROW_RATIO = 0.1
+    MAX_RATIO = 2.0
     MEMORY = 0.99
     ABOVE = 0.1
+    RUN = 28.0  # samples, as they are remembered: 33 in a row
 
     def __init__(self) -> None:
-        self._sums = [0.0] * 5  # of weights, rows, seconds, rows squared, rows times seconds
-        self._line: tuple[float, float] | None = None  # fixed, row
+        self._past = _Sums()
+        self._run = _Sums()  # since a sample was on the line or below
+        self._least = math.inf  # of these: seconds over those expected
+        self._line: _Line | None = None
 
     def add(self, num_rows: int, seconds: float) -> None:
-        weight = 1.0
-        if self._line is not None:
-            expected = self._line[0] + num_rows * self._line[1]
-            weight = self.ABOVE if seconds > expected else 1.0
-            seconds = min(seconds, 2 * expected)
-        sample = (1.0, num_rows, seconds, num_rows * num_rows, num_rows * seconds)
-        self._sums = [self.MEMORY * s + weight * x for s, x in zip(self._sums, sample, strict=True)]
-        self._line = self._fit() or self._line
-
-    def _fit(self) -> tuple[float, float] | None:
-        weight, rows, seconds, squares, products = self._sums
-        spread = weight * squares - rows * rows
-        if weight < 8 or spread < 0.1 * weight * weight:
-            return None
-        row = max((weight * products - rows * seconds) / spread, 0.0)
-        fixed = (seconds - row * rows) / weight
-        return max(fixed, row / self.MAX_SHARE, 1e-9), row
-
-    def row_share(self) -> float:
-        """Seconds of one row more, as a share of a step's fixed part."""
         if self._line is None:
-            return self.ROW_SHARE
+            self._past.add(num_rows, seconds, 1.0)
+            self._line = self._past.line()
+            return
+        expected = self._line[0] + num_rows * self._line[1]
+        is_above = seconds > expected
+        self._past.add(num_rows, min(seconds, 2 * expected), self.ABOVE if is_above else 1.0)
+        if is_above:
+            self._least = min(self._least, seconds / expected)
+            self._run.add(num_rows, min(seconds, 2 * self._least * expected), 1.0)
+        slower = self._run.line() if is_above and self._run.weight >= self.RUN else None
+        if slower is not None:
+            self._past = self._run
+        if slower is not None or not is_above:
+            self._run, self._least = _Sums(), math.inf
+        self._line = slower or self._past.line() or self._line
+
+    def row_ratio(self) -> float:
+        """Seconds of one row more over those of a step's fixed part: up to MAX_RATIO."""
+        if self._line is None:
+            return self.ROW_RATIO
         fixed, row = self._line
-        return min(max(row / fixed, 0.002), self.MAX_SHARE)
+        return min(max(row / fixed, 0.002), self.MAX_RATIO)
 
     def least_chance(self, num_sequences: int) -> float:
         """A draft pays when it is right at least this often: it costs a row, and saves, when right,
         a row and its sequence's share of a step."""
-        row = self.row_share()
+        row = self.row_ratio()
         return row / (row + 1 / num_sequences)
+
+
+_Line = tuple[float, float]
+"""Seconds of a step's fixed part, and of a row."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Samples of steps, of which older ones count less, as what least squares needs of them."""
+
+    weight: float = 0.0
+    rows: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0  # of rows
+    products: float = 0.0  # of rows and seconds
+
+    def add(self, rows: int, seconds: float, weight: float) -> None:
+        keep = StepCosts.MEMORY
+        self.weight = keep * self.weight + weight
+        self.rows = keep * self.rows + weight * rows
+        self.seconds = keep * self.seconds + weight * seconds
+        self.squares = keep * self.squares + weight * rows * rows
+        self.products = keep * self.products + weight * rows * seconds
+
+    def line(self) -> _Line | None:
+        """None: too few steps, or too much of one size."""
+        spread = self.weight * self.squares - self.rows * self.rows
+        if self.weight < 8 or spread < 0.1 * self.weight * self.weight:
+            return None
+        row = max((self.weight * self.products - self.rows * self.seconds) / spread, 0.0)
+        fixed = (self.seconds - row * self.rows) / self.weight
+        return max(fixed, row / StepCosts.MAX_RATIO, 1e-9), row
 
 
 @dataclass(slots=True)
@@ -241,8 +277,8 @@ class Drafter:
         self._tell_kin(memory, sequence.tokens)
 
     def stats(self) -> dict[str, float]:
-        """Drafts looked at and accepted, by kind, and what a row costs."""
-        found: dict[str, float] = {"draft_row_share": self.costs.row_share()}
+        """Drafts looked at and accepted, by kind, and what a row costs of a step's fixed part."""
+        found: dict[str, float] = {"draft_row_cost_ratio": self.costs.row_ratio()}
         for kind in Kind:
             found[f"verified_{kind.name.lower()}_drafts"] = self.verified[kind]
             found[f"accepted_{kind.name.lower()}_drafts"] = self.accepted[kind]

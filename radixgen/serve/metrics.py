@@ -38,7 +38,7 @@ _GAUGES = frozenset(
         "clients",
         "draining",
         "page_size",
-        "draft_row_share",
+        "draft_row_cost_ratio",
     }
 )
 

@@ -215,13 +215,13 @@ def test_refused_drafts_say_nothing_of_those_behind_them() -> None:
 
 def test_costs_are_fitted_and_guessed_until_then() -> None:
     costs = StepCosts()
-    assert costs.row_share() == StepCosts.ROW_SHARE
+    assert costs.row_ratio() == StepCosts.ROW_RATIO
     for _ in range(50):
         costs.add(1, 0.010)
-    assert costs.row_share() == StepCosts.ROW_SHARE, "steps of one size tell no slope"
+    assert costs.row_ratio() == StepCosts.ROW_RATIO, "steps of one size tell no slope"
     for rows in [1, 2, 5, 9] * 20:
         costs.add(rows, 0.008 + 0.002 * rows)
-    assert costs.row_share() == pytest.approx(0.25, rel=0.1)
+    assert costs.row_ratio() == pytest.approx(0.25, rel=0.1)
     assert costs.least_chance(1) == pytest.approx(0.2, rel=0.1)
     assert costs.least_chance(64) > 0.9, "in a large batch a row saves little but a row"
 
@@ -232,10 +232,39 @@ def test_what_else_the_machine_does_hardly_changes_costs() -> None:
         rows = rng.choice([1, 5, 16, 16, 16, 24, 40])
         late = rng.expovariate(1 / 0.05) if rng.random() < 0.4 else 0.0
         costs.add(rows, 0.0042 + 0.0008 * rows + late)
-    assert 0.1 < costs.row_share() < 0.4, "0.19 without delays"
+    assert 0.1 < costs.row_ratio() < 0.4, "0.19 without delays"
     for _ in range(500):
         costs.add(16, 0.017)
-    assert 0.1 < costs.row_share() < 0.4, "steps of one size take nothing back"
+    assert 0.1 < costs.row_ratio() < 0.4, "steps of one size take nothing back"
+
+
+@pytest.mark.parametrize("slower", [(3.0, 3.0), (3.0, 1.0), (1.0, 3.0), (1 / 3, 1.0), (1.0, 1 / 3)])
+@pytest.mark.parametrize("delay", [0.0, 0.001])
+def test_costs_of_another_machine_are_learned_soon(
+    slower: tuple[float, float], delay: float
+) -> None:
+    """It becomes slower or faster, as a whole or in a part: it takes as many steps."""
+    costs, rng = StepCosts(), random.Random(5)
+
+    def learns(num_steps: int, fixed: float, row: float) -> None:
+        for _ in range(num_steps):
+            rows = rng.choice([1, 5, 16, 16, 16, 24, 40])
+            costs.add(rows, fixed + row * rows + rng.random() * delay)
+        assert costs.row_ratio() == pytest.approx(row / (fixed + delay / 2), rel=0.3)
+
+    learns(1000, 0.0042, 0.0008)
+    learns(200, 0.0042 * slower[0], 0.0008 * slower[1])
+
+
+def test_costs_are_right_again_after_slow_steps_of_one_size() -> None:
+    costs = StepCosts()
+    for rows in [1, 2, 5, 9] * 50:
+        costs.add(rows, 0.008 + 0.002 * rows)
+    for _ in range(500):
+        costs.add(5, 0.054)
+    for rows in [1, 2, 5, 9] * 50:
+        costs.add(rows, 0.024 + 0.006 * rows)
+    assert costs.row_ratio() == pytest.approx(0.25, rel=0.1)
 
 
 def test_a_chance_starts_as_a_belief() -> None:
