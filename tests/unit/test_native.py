@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,83 @@ def test_sources_headers_and_flags_name_the_library(source: Path, tmp_path: Path
     (source.parent / "part.h").write_text("/* a header */\n")
     names.add(native.build("answer", [source], ["-DANSWER=1"], folder).name)
     assert len(names) == len(built(tmp_path)) == 4
+
+
+def test_an_edit_while_it_compiles_is_not_in_the_library(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that edits the source before it reads what it is given."""
+    compiler = tmp_path / "bin" / "cc"
+    compiler.parent.mkdir()
+    real = native.find_compiler()
+    compiler.write_text(f'#!/bin/sh\necho "int answer(;" > {source}\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(compiler.parent), prepend=os.pathsep)
+    native._version(str(compiler))  # which it edits as well, once
+    source.write_text(SOURCE)
+    texts, options = native._read([source]), (*native.FLAGS, "-DANSWER=3")
+    name = f"answer-{native._fingerprint(str(compiler), texts, options)}"
+    library = native.load("answer", [source], ["-DANSWER=3"])
+    assert library is not None
+    assert library.answer() == 3
+    assert [path.stem for path in built(tmp_path)] == [name]
+    assert source.read_text() != SOURCE
+
+
+def test_builds_used_longest_ago_are_removed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "KEPT", 2)
+    folder = native.cache_folder()
+
+    def make(answer: int) -> Path:
+        path = native.build("answer", [source], [f"-DANSWER={answer}"], folder)
+        os.utime(path.with_suffix(".sha256"), (answer, answer))  # one second after the other
+        return path
+
+    other = native.build("other", [source], ["-DANSWER=0"], folder)
+    first = make(1)
+    loaded = native.load("answer", [source], ["-DANSWER=1"])
+    assert loaded is not None
+    os.utime(first.with_suffix(".sha256"), (1, 1))
+    second = make(2)
+    native.build("answer", [source], ["-DANSWER=1"], folder)  # a use
+    third = make(3)
+    assert built(tmp_path) == sorted([other, first, third])
+    assert list(folder.glob(f"{second.stem}*")) == []
+    os.utime(first.with_suffix(".sha256"), (1, 1))
+    make(4)
+    assert not first.exists()
+    assert loaded.answer() == 1, "who has loaded it keeps it"
+
+
+def test_a_library_removed_before_it_is_loaded_is_built_anew(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = native.build
+    removed = list[Path]()
+
+    def build_and_remove(*args: Any) -> Path:
+        path = build(*args)
+        if not removed:
+            path.unlink()
+            path.with_suffix(".sha256").unlink()
+            removed.append(path)
+        return path
+
+    monkeypatch.setattr(native, "build", build_and_remove)
+    library = native.load("answer", [source], ["-DANSWER=6"])
+    assert library is not None
+    assert library.answer() == 6
+    assert removed
+
+
+def test_what_a_killed_build_left_is_removed(source: Path) -> None:
+    scratch = native.cache_folder() / "answer.scratch"
+    scratch.mkdir(parents=True)
+    (scratch / "answer.c").write_text("half")
+    native.build("answer", [source], ["-DANSWER=1"], native.cache_folder())
+    assert not scratch.exists()
 
 
 def test_a_source_that_does_not_compile_warns_once(
