@@ -183,11 +183,11 @@ class RuntimeConfig:
 
     def __post_init__(self) -> None:
         if self.model.kv_dtype in FEW_BITS:
-            _check_few_bits(self.model, self.cache)
+            _check_few_bits(self.model.kv_dtype, self.cache)
 
 
-def _check_few_bits(model: ModelConfig, cache: CacheConfig) -> None:
-    named, size = f"kv_dtype={model.kv_dtype!r}", cache.page_size
+def _check_few_bits(kv_dtype: str, cache: CacheConfig) -> None:
+    named, size = f"kv_dtype={kv_dtype!r}", cache.page_size
     _require(
         size % FEW_BITS_PAGE == 0,
         f"page_size={size}: pages of {named} have {FEW_BITS_PAGE} tokens or a multiple; leave "
@@ -196,10 +196,6 @@ def _check_few_bits(model: ModelConfig, cache: CacheConfig) -> None:
     _require(
         not cache.share_tail_pages,
         f"share_tail_pages=True: pages of {named} are shared as a whole; leave it out",
-    )
-    _require(
-        model.tensor_parallel == 1,
-        f"{named} is for a model in one process; leave tensor_parallel={model.tensor_parallel} out",
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from radixgen.batch import PageCopy
 from radixgen.model.adapters import AdapterTokens
-from radixgen.model.attention import AttentionMetadata, StepInputs
+from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs
 from radixgen.model.decoder import Decoder
 from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
@@ -119,7 +119,9 @@ def _compute(decoder: Decoder, cache: KVCache, kind: Kind, parts: Sequence[memor
 def encode_step(inputs: StepInputs, want_logits: bool, adapters: Sequence[str]) -> bytes:
     """`adapters`: the names of all of them, in the order that every rank has."""
     numbers = [adapters.index(each.name) for each in inputs.adapters]
-    head = torch.tensor([int(want_logits), int(inputs.outputs is None), *numbers])
+    plain = inputs.plain
+    flags = (want_logits, inputs.outputs is None, plain is not None)
+    head = torch.tensor([*map(int, flags), *numbers])
     meta = inputs.attention
     parts = [head, inputs.token_ids, inputs.positions, inputs.slots]
     parts += [meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len]
@@ -127,6 +129,8 @@ def encode_step(inputs: StepInputs, want_logits: bool, adapters: Sequence[str]) 
         inputs.output_attention.qo_indptr,
         torch.empty(0) if inputs.outputs is None else inputs.outputs,
     ]
+    none = [torch.empty(0)] * 3
+    parts += none if plain is None else [plain.indices, plain.sources, plain.targets]
     for each in inputs.adapters:
         parts += [each.tokens, each.outputs]
     return _message(Kind.STEP, parts)
@@ -134,11 +138,14 @@ def encode_step(inputs: StepInputs, want_logits: bool, adapters: Sequence[str]) 
 
 def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[StepInputs, bool]:
     """What `encode_step` was given; `output_ends`, which rows are read by, stay with the leader."""
-    want_logits, all_outputs, *numbers = _tensor(parts[0], torch.int64).tolist()
+    head = _tensor(parts[0], torch.int64).tolist()
+    (want_logits, all_outputs, few_bits), numbers = head[:3], head[3:]
     token_ids, positions, slots = (_tensor(part, torch.int64) for part in parts[1:4])
     qo_indptr, *tables = (_tensor(part, torch.int32) for part in parts[4:8])
     output_indptr, outputs = _tensor(parts[8], torch.int32), _tensor(parts[9], torch.int64)
-    chosen = [_tensor(part, torch.int64) for part in parts[10:]]
+    stored = (_tensor(part, torch.int64) for part in parts[11:13])
+    plain = PlainPages(_tensor(parts[10], torch.int32), *stored)
+    chosen = [_tensor(part, torch.int64) for part in parts[13:]]
     inputs = StepInputs(
         token_ids=token_ids,
         positions=positions,
@@ -151,6 +158,7 @@ def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[S
             AdapterTokens(adapters[int(number)], *chosen[2 * i : 2 * i + 2])
             for i, number in enumerate(numbers)
         ),
+        plain=plain if few_bits else None,
     )
     return inputs, bool(want_logits)
 

@@ -221,7 +221,7 @@ def start_ranks(
 def _begin(
     ranks: Ranks, config: RuntimeConfig, files: ModelFiles, split: Split, meeting: Path
 ) -> ModelRunner:
-    decoder, layout = load_decoder(config.model, config.cache, files, split)
+    decoder, layout = load_decoder(config.model, config.cache, files, split, config.schedule)
     ranks.hear()  # all have loaded their parts
     on_gpus = decoder.device.type == "cuda"
     if on_gpus:  # which wait for one that is gone, where a socket's end would be told
@@ -284,7 +284,8 @@ def _work(orders: Orders, report: BinaryIO) -> int:
     try:
         files = resolve(model.model, model.revision)
         split = _split(model, files, orders.rank)
-        decoder, layout = load_decoder(model, orders.config.cache, files, split)
+        whole = orders.config
+        decoder, layout = load_decoder(model, whole.cache, files, split, whole.schedule)
         _say(report, Report())
         assert decoder.peers is not None
         decoder.peers.join(model.tensor_exchange, Path(orders.meeting))

@@ -366,7 +366,6 @@ def test_an_engine_on_triton_answers_alike(folder: Path, tmp_path: Path) -> None
     [
         ({"kv_dtype": "int4", "page_size": 16}, "page_size=16: pages of kv_dtype='int4' have 32"),
         ({"kv_dtype": "int2", "share_tail_pages": True}, "share_tail_pages=True: pages of"),
-        ({"kv_dtype": "int2", "tensor_parallel": 2}, "leave tensor_parallel=2 out"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -91,6 +91,25 @@ def test_sums_in_parts_give_the_tokens_of_one(
     runtime.shutdown()
 
 
+def test_pages_of_few_bits_are_those_of_one_rank(tmp_path: Path) -> None:
+    """Each rank quantises those of its own heads; prompts are long enough to fill some."""
+    model = write_tiny_model(tmp_path / "model", head_dim=32)
+    write_adapter(tmp_path / "adapter", model, ["q_proj", "v_proj"])
+    few: dict[str, Any] = {
+        "kv_dtype": "int2",
+        "page_size": 32,
+        "share_tail_pages": False,
+        "num_pages": 24,
+    }
+    with start(model, **few, prompt_lookup=False) as runtime:
+        wanted = [each.token_ids for each in runtime.generate(PROMPTS[:12], SEEDED)]
+    with start(model, 2, **few, max_step_tokens=64) as runtime:
+        found = [each.token_ids for each in runtime.generate(PROMPTS[:12], SEEDED)]
+        (alone,) = runtime.generate(PROMPTS[7:8], GREEDY, lora="x")
+    assert found == wanted
+    assert len(alone.token_ids) == 16
+
+
 def test_the_loss_of_a_rank_ends_all_and_is_told(model: Path) -> None:
     with start(model, 2) as runtime:
         (rank,) = ranks_of(runtime)
