@@ -1,7 +1,8 @@
 """One rank of a split model leads: it tells the others each computation, and all do it at once.
 
     leader             message                          followers
-    decoder.step       index tensors of the step        the same step over their parts
+    decoder.step       index tensors of the step        the same step over their parts; tokens that
+                                                        a GPU has drawn come by an exchange in it
     decoder.logits     hidden states                    their part of the head
     decoder.copy       pages                            the same pages of their own heads
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from radixgen.batch import PageCopy
 from radixgen.model.adapters import AdapterTokens
-from radixgen.model.attention import AttentionMetadata, PlainPages, StepInputs
+from radixgen.model.attention import AttentionMetadata, Fed, PlainPages, StepInputs
 from radixgen.model.decoder import Decoder
 from radixgen.model.device import on_device
 from radixgen.model.kv_cache import KVCache
@@ -101,7 +102,7 @@ def follow(decoder: Decoder, cache: KVCache, receive: Callable[[], bytes | None]
 
 def _compute(decoder: Decoder, cache: KVCache, kind: Kind, parts: Sequence[memoryview]) -> None:
     if kind == Kind.STEP:
-        inputs, want_logits = decode_step(parts, list(decoder.adapters))
+        inputs, want_logits = decode_step(parts, list(decoder.adapters), decoder.device)
         hidden, _ = decoder.step(inputs, cache, want_logits=False)
         if want_logits:
             decoder.logits(hidden)
@@ -131,13 +132,17 @@ def encode_step(inputs: StepInputs, want_logits: bool, adapters: Sequence[str]) 
     ]
     none = [torch.empty(0)] * 3
     parts += none if plain is None else [plain.indices, plain.sources, plain.targets]
+    parts.append(torch.empty(0) if inputs.fed is None else inputs.fed.places)
     for each in inputs.adapters:
         parts += [each.tokens, each.outputs]
     return _message(Kind.STEP, parts)
 
 
-def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[StepInputs, bool]:
-    """What `encode_step` was given; `output_ends`, which rows are read by, stay with the leader."""
+def decode_step(
+    parts: Sequence[memoryview], adapters: Sequence[str], device: torch.device
+) -> tuple[StepInputs, bool]:
+    """What `encode_step` was given; `output_ends`, which rows are read by, stay with the leader, as
+    do drawn tokens: 0 stands for each, on the device, until its step exchanges them."""
     head = _tensor(parts[0], torch.int64).tolist()
     (want_logits, all_outputs, few_bits), numbers = head[:3], head[3:]
     token_ids, positions, slots = (_tensor(part, torch.int64) for part in parts[1:4])
@@ -145,7 +150,9 @@ def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[S
     output_indptr, outputs = _tensor(parts[8], torch.int32), _tensor(parts[9], torch.int64)
     stored = (_tensor(part, torch.int64) for part in parts[11:13])
     plain = PlainPages(_tensor(parts[10], torch.int32), *stored)
-    chosen = [_tensor(part, torch.int64) for part in parts[13:]]
+    places = _tensor(parts[13], torch.int64)
+    fed = Fed(places, torch.zeros_like(places), torch.zeros(1, dtype=torch.int64, device=device))
+    chosen = [_tensor(part, torch.int64) for part in parts[14:]]
     inputs = StepInputs(
         token_ids=token_ids,
         positions=positions,
@@ -159,6 +166,7 @@ def decode_step(parts: Sequence[memoryview], adapters: Sequence[str]) -> tuple[S
             for i, number in enumerate(numbers)
         ),
         plain=plain if few_bits else None,
+        fed=fed if len(places) else None,
     )
     return inputs, bool(want_logits)
 

@@ -4,6 +4,7 @@
     after    hidden         [rows, own part] -> [rows, all]     exact: gathered, fast: terms added
     pick     embedding      [tokens, hidden] of the rank whose token it is
     gather   head           [rows, own part] -> [rows, vocab]
+    drawn    token ids      those of the first rank, which alone draws
 
 Sums are taken by each rank in the order of ranks: an algorithm that adds on the way would round by
 its own order, and that may change with the number of rows.
@@ -57,6 +58,10 @@ class Peers:
         wide = torch.nn.functional.pad(x, (0, max(widths) - x.shape[1]))
         found = self._all(wide)
         return torch.cat([found[n][:, :width] for n, width in enumerate(widths)], dim=1)
+
+    def drawn(self, token_ids: Tensor) -> Tensor:
+        """Tokens that the first rank has drawn; the others give any, as many."""
+        return self._all(token_ids)[0]
 
     def known(self, token_ids: Tensor) -> Tensor:
         """The rows of this rank's part of the embedding: any, for tokens of other ranks."""

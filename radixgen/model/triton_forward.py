@@ -151,7 +151,10 @@ class TritonForward:
         """Put tokens that only the device knows among those sent."""
         if fed is not None:
             places, sources = self._places.send([fed.places.numpy(), fed.sources.numpy()])
-            sent[0].index_copy_(0, places, fed.drawn.index_select(0, sources))
+            drawn = fed.drawn.index_select(0, sources)
+            if self._peers is not None:
+                drawn = self._peers.drawn(drawn)
+            sent[0].index_copy_(0, places, drawn)
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Do a step's page copies, none of whose targets is a source, before its forward pass."""

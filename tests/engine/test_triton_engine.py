@@ -171,6 +171,21 @@ def test_two_ranks_launch_what_one_does(folder: Path) -> None:
     assert "Triton on the CPU, interpreted" in built.forms
 
 
+def test_two_ranks_overlap(folder: Path) -> None:
+    """The other rank is told where tokens go that it does not know, and gets them in the step."""
+    spec = GrammarSpec("regex", "[0-9]{3}")
+    asked = [*plain(PROMPTS[:1]), (PROMPTS[3], replace(GREEDY, ignore_eos=False), spec, "a")]
+    wanted = answers(make(folder, "c"), asked)
+    built = build(folder, "triton", tensor_parallel=2, max_step_tokens=12)
+    try:
+        engine = overlapped(built.engine)
+        assert answers(engine, asked) == wanted
+    finally:
+        built.close()
+    assert engine.stats()["overlapped_steps"] > 2
+    expect_empty(engine.scheduler)
+
+
 def outcomes(engine: Engine, asked: Sequence[Asked]) -> list[list[tuple[int, float]]]:
     """The tokens of each and their log-probabilities."""
     found: list[list[tuple[int, float]]] = [[] for _ in asked]
