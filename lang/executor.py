@@ -24,6 +24,7 @@ from radixgen.lang.bell import Bell
 from radixgen.lang.chat import start_of
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
+from radixgen.lang.family import Relative
 from radixgen.lang.habits import Habits
 from radixgen.lang.ir import (
     ASKING,
@@ -70,7 +71,7 @@ TURN = 256  # nodes that are done one after the other, before others of the loop
 _NOTHING = GrammarSpec("regex", "()")  # an answer of no characters
 
 
-class Executor:
+class Executor(Relative):
     """One state's queue, conversation and variables. `submit` from any thread."""
 
     def __init__(
@@ -81,6 +82,7 @@ class Executor:
         parent: "Executor | None" = None,
         habits: Habits | None = None,
     ) -> None:
+        super().__init__(parent)
         self.backend = backend
         self.options = options
         self.program = program
@@ -90,17 +92,13 @@ class Executor:
         self.roles: RolePlan = parent.roles.copy() if parent else RolePlan(start_of(backend.chat))
         self.begin_text = 0  # characters of text that came from the parent
         self.stream = Stream()
-        self.asked: list[Asked] = []
-        self.asked_by_forks: list[Asked] = []  # that were joined
         self.ret_value: Any = None  # of the program
         self.error: BaseException | None = None
         self.error_seen = False  # by whoever runs the program
         self.closed = False  # the program has returned: nothing more will come
         self.news = Bell()  # of variables and of the end
-        self.children: set[Executor] = set()
         self._queue: deque[Told] = deque()
         self._running: Told | None = None
-        self._waits_for_parent = parent is not None
         self._task: asyncio.Task[None] | None = None
         self._wake_due = False
         self._cancelled = "the program was cancelled"
@@ -193,21 +191,15 @@ class Executor:
         self.news.ring()
         return reached
 
+    def drop(self) -> None:
+        """`finish`, when nobody can add any more. A finalizer may call it in any thread, in the
+        midst of anything."""
+        with contextlib.suppress(RuntimeError):  # a closed loop runs nothing
+            self.backend.loop.call_soon_threadsafe(self.finish)
+
     def await_name(self, name: str | None) -> None:
         """Block until the program has added a variable of that name, or has ended."""
         self.news.wait_for(lambda: name in self.variables or self.closed or self.error)
-
-    def all_asked(self) -> list[Asked]:
-        """What the model was asked by this state and its forks."""
-        return [one for state in self.family() for one in (*state.asked, *state.asked_by_forks)]
-
-    def family(self) -> "list[Executor]":
-        """This state, its forks and theirs; a fork comes after what it is a fork of. They may be
-        nested deeper than Python's stack is."""
-        found: list[Executor] = [self]
-        for state in found:  # which grows meanwhile
-            found.extend(state.children)
-        return found
 
     def goes_on(self) -> None:
         """What this state said, another will continue. Called when all of it is done."""
@@ -231,14 +223,14 @@ class Executor:
         self.conversation = conversation
         self.begin_text = conversation.num_characters
         self.stream.begin(conversation.text_later())
-        self._waits_for_parent = False
+        self.waits_for_parent = False
         self._wake()
 
     def _wake(self) -> None:
         self._wake_due = False
         if self.backend.loop.is_closed():
             return
-        if self._task is None and not self._waits_for_parent and self._queue:
+        if self._task is None and not self.waits_for_parent and self._queue:
             self._task = self.backend.loop.create_task(self._drain())
             self._task.add_done_callback(self._drained)
 
@@ -275,7 +267,7 @@ class Executor:
             return
         note(error, place)
         self.error = error
-        self._waits_for_parent = False
+        self.waits_for_parent = False
         waiting = [self._running] if self._running else []
         for told in (*waiting, *self._queue):
             for variable in told.variables:
@@ -330,6 +322,8 @@ class Executor:
         if barrier.last:
             self.habits.ended_after(self._last_asked)
             self.stream.close()
+            if self.closed:
+                self.leave()
         if not barrier.reached.done():
             barrier.reached.set_result(None)
 

@@ -139,6 +139,7 @@ class Speaker:
             raise InvalidRequest(f"fork({size!r}): between 1 and {MAX_FORKS} children", "size")
         self._claim()
         parent = self.executor
+        parent.check_fork()
         children = [
             Executor(parent.backend, parent.options, parent.program, parent) for _ in range(size)
         ]
@@ -161,6 +162,12 @@ class Speaker:
         if not self._ended:
             self._ended = True
             self.executor.finish()
+
+    def __del__(self) -> None:
+        """A fork that nobody holds any more is done when all that it was told is. Of the state that
+        a program begins with its run tells the end."""
+        if not self._ended and self.executor.is_fork:
+            self.executor.drop()
 
     def _iter_of(self, name: str | None) -> Any:
         return self.executor.stream if name is None else self._variable(name).stream

@@ -241,8 +241,7 @@ class _Group(Generic[S]):
             if mode == "concate_and_append":
                 state.executor.goes_on()
             state._end()
-            parent.asked_by_forks += state.executor.all_asked()
-            parent.children.discard(state.executor)
+            state.executor.leave()
         if mode == "concate_and_append":
             grown = (s.executor.conversation.text[s.executor.begin_text :] for s in self.states)
             self.parent.__iadd__("".join(grown))
