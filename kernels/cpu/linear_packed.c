@@ -12,7 +12,7 @@
  * Activations are rounded to 8 bits with one scale a group. A group's dot product is exact; groups
  * are added in order, each with the same four roundings, whatever the number of rows.
  */
-#include "packed.h"
+#include "dots.h"
 
 /* Activations to 8 bits.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 5 group,
  * 6 codes int8 [rows, columns], 7 scales float32 [rows, groups], 8 sums of codes float32 [rows, groups]
@@ -48,7 +48,7 @@ typedef struct {
     const int8_t *x;      /* of the first row of the block */
     const float *x_scale;
     const float *x_sum;
-    int64_t columns, groups;
+    int64_t stride, groups; /* bytes of a row of x; groups of it */
 } activations;
 
 /* `tiles` tiles of 16 outputs for `rows` rows: what is loaded for one row or tile serves the others.
@@ -60,35 +60,10 @@ INLINE void block(const int rows, const int tiles, const int bits, const int gro
     vf sum[8];
     for (int i = 0; i < rows * tiles; i++) sum[i] = vf_set(0);
     for (int64_t g = 0; g < a.groups; g++) {
-        const int8_t *x = a.x + g * group;
+        const int8_t *x = a.x + g * group * (STAGED(bits, 8) ? 2 : 1);
         vi dot[8];
         ask_ahead(&w.next);
-        UNROLL
-        for (int i = 0; i < rows * tiles; i++) dot[i] = vi_set(0);
-        UNROLL
-        for (int i = 0; i < quads; i++) {
-            codes c[2], high[2];
-            UNROLL
-            for (int t = 0; t < tiles; t++) {
-                c[t] = codes_load(w.code + t * w.code_bytes + 64 * i);
-                if (bits == 4) high[t] = codes_high(c[t]), c[t] = codes_low(c[t]);
-            }
-            UNROLL
-            for (int r = 0; r < rows; r++) {
-                UNROLL
-                for (int t = 0; t < tiles; t++)
-                    dot[r * tiles + t] =
-                        codes_dot(dot[r * tiles + t], c[t], x + r * a.columns + 4 * i, bits == 8);
-            }
-            if (bits == 8) continue;
-            UNROLL
-            for (int r = 0; r < rows; r++) {
-                UNROLL
-                for (int t = 0; t < tiles; t++)
-                    dot[r * tiles + t] = codes_dot(dot[r * tiles + t], high[t],
-                                                   x + r * a.columns + group / 2 + 4 * i, 0);
-            }
-        }
+        group_dots(rows, tiles, bits, group, &w, x, a.stride, dot);
         w.code += 64 * quads;
         UNROLL
         for (int t = 0; t < tiles; t++) {
@@ -138,6 +113,9 @@ RK_FORMS(FORM)
 static block_function *const forms[][4] = {ROWS(q4_0), ROWS(q4_1), ROWS(q5_0), ROWS(q5_1),
                                           ROWS(q8_0), ROWS(q4_k), ROWS(q5_k), ROWS(q6_k)};
 
+#define BITS(name, bits, ...) bits,
+static const int bits_of[] = {RK_FORMS(BITS)};
+
 static void finish(const vf *sum, int rows, int tiles, const float *bias, void *out, int64_t stride,
                    int64_t count, int half) {
     for (int i = 0; i < rows * tiles; i++) {
@@ -150,10 +128,11 @@ static void finish(const vf *sum, int rows, int tiles, const float *bias, void *
 static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, int64_t tiles,
                       ahead next) {
     int64_t columns = INT(10), groups = columns / INT(11), stride = INT(15);
+    int64_t stride_x = columns * (STAGED(bits_of[INT(2)], 8) ? 2 : 1);
     int half = (int)INT(14);
     tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), next};
-    activations a = {PTR(int8_t, 6) + row * columns, PTR(float, 7) + row * groups,
-                     PTR(float, 8) + row * groups, columns, groups};
+    activations a = {PTR(int8_t, 6) + row * stride_x, PTR(float, 7) + row * groups,
+                     PTR(float, 8) + row * groups, stride_x, groups};
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
     char *out = PTR(char, 13) + (row * stride + n * 16) * (half ? 2 : 4);
     vf sum[8];
@@ -161,11 +140,7 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
     finish(sum, (int)step, (int)tiles, bias, out, stride, INT(5) - n * 16, half);
 }
 
-/* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
- * 6 x codes, 7 x scales, 8 x sums, 9 rows, 10 columns, 11 group, 12 bias float32 or 0,
- * 13 out, 14 half of out, 15 row stride of out
- */
-void rk_linear_packed(const int64_t *arg, rk_thread *t) {
+static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
     rk_share(t, count, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
@@ -180,4 +155,13 @@ void rk_linear_packed(const int64_t *arg, rk_thread *t) {
             }
         }
     }
+}
+
+/* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
+ * 6 x codes, 7 x scales, 8 x sums, 9 rows, 10 columns, 11 group, 12 bias float32 or 0,
+ * 13 out, 14 half of out, 15 row stride of out
+ */
+void rk_linear_packed(const int64_t *arg, rk_thread *t) {
+    if (STAGED(bits_of[INT(2)], 8)) in_stages(arg, t, 8, all_tiles);
+    else all_tiles(arg, t);
 }

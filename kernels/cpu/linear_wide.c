@@ -9,9 +9,7 @@
  * Weights lie as linear_packed.c draws them. The order of additions of an output is the same
  * whatever the number of rows.
  */
-#include "ops.h"
-#include "packed.h"
-#include "vec.h"
+#include "dots.h"
 
 #define LARGEST 32512 /* 127 * 256: both halves of a code fit int8 */
 
@@ -76,32 +74,9 @@ INLINE void block_16(const int rows, const int tiles, const int bits, const int 
     for (int i = 0; i < rows * tiles; i++) sum[i] = vf_set(0);
     for (int64_t g = 0; g < a.groups; g++) {
         const int8_t *x = (const int8_t *)a.x + 2 * g * group;
-        vi high[8], low[8];
+        vi dot[8];
         ask_ahead(&w.next);
-        UNROLL
-        for (int i = 0; i < rows * tiles; i++) high[i] = low[i] = vi_set(0);
-        UNROLL
-        for (int i = 0; i < quads; i++) {
-            codes c[2], upper[2];
-            UNROLL
-            for (int t = 0; t < tiles; t++) {
-                c[t] = codes_load(w.code + t * w.code_bytes + 64 * i);
-                if (bits == 4) upper[t] = codes_high(c[t]), c[t] = codes_low(c[t]);
-            }
-            UNROLL
-            for (int r = 0; r < rows; r++) {
-                const int8_t *at = x + 2 * r * a.columns + 8 * i;
-                UNROLL
-                for (int t = 0; t < tiles; t++) {
-                    int n = r * tiles + t;
-                    high[n] = codes_dot(high[n], c[t], at, bits == 8);
-                    low[n] = codes_dot(low[n], c[t], at + 4, bits == 8);
-                    if (bits == 8) continue;
-                    high[n] = codes_dot(high[n], upper[t], at + group, 0);
-                    low[n] = codes_dot(low[n], upper[t], at + group + 4, 0);
-                }
-            }
-        }
+        group_dots_16(rows, tiles, bits, group, &w, x, 2 * a.columns, dot);
         w.code += 64 * quads;
         UNROLL
         for (int t = 0; t < tiles; t++) {
@@ -112,9 +87,8 @@ INLINE void block_16(const int rows, const int tiles, const int bits, const int 
             for (int r = 0; r < rows; r++) {
                 int n = r * tiles + t;
                 float x_sum = a.x_sum[r * a.groups + g];
-                vi dot = vi_joined(high[n], low[n]); /* below 2^29 */
-                if (zero) dot = vi_add(dot, vi_set((int32_t)x_sum * -zero));
-                vf term = vf_mul(vf_of_vi(dot), d);
+                if (zero) dot[n] = vi_add(dot[n], vi_set((int32_t)x_sum * -zero)); /* below 2^29 */
+                vf term = vf_mul(vf_of_vi(dot[n]), d);
                 if (has_low) term = vf_fma(base, vf_set(x_sum), term);
                 sum[n] = vf_fma(term, vf_set(a.x_scale[r * a.groups + g]), sum[n]);
             }
@@ -210,11 +184,7 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
     }
 }
 
-/* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
- * 6 x, 7 x scales, 8 x sums, as rk_quantize_wide makes them, 9 rows, 10 columns, 11 group,
- * 12 bias float32 or 0, 13 out, 14 half of out, 15 row stride of out, 16 bits of x
- */
-void rk_linear_wide(const int64_t *arg, rk_thread *t) {
+static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
     block_function *const *forms = INT(16) == 16 ? forms_16[INT(2)] : forms_32[INT(2)];
     rk_share(t, count, &first, &last);
@@ -232,4 +202,13 @@ void rk_linear_wide(const int64_t *arg, rk_thread *t) {
             }
         }
     }
+}
+
+/* 0 codes, 1 scales, 2 form, 3 bytes of codes in a tile, 4 bytes of scales, 5 outputs,
+ * 6 x, 7 x scales, 8 x sums, as rk_quantize_wide makes them, 9 rows, 10 columns, 11 group,
+ * 12 bias float32 or 0, 13 out, 14 half of out, 15 row stride of out, 16 bits of x
+ */
+void rk_linear_wide(const int64_t *arg, rk_thread *t) {
+    if (INT(16) == 16) in_stages(arg, t, 16, all_tiles);
+    else all_tiles(arg, t);
 }

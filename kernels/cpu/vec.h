@@ -149,9 +149,8 @@ typedef __m512i codes;
 INLINE codes codes_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 INLINE codes codes_low(codes c) { return _mm512_and_si512(c, _mm512_set1_epi8(15)); }
 INLINE codes codes_high(codes c) { return codes_low(_mm512_srli_epi16(c, 4)); }
-INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
+INLINE vi codes_dot(vi sum, codes c, const int8_t *x) {
     int32_t four;
-    (void)wide;
     memcpy(&four, x, 4);
     return _mm512_dpbusd_epi32(sum, c, _mm512_set1_epi32(four));
 }
@@ -234,24 +233,6 @@ INLINE codes codes_low(codes c) {
 INLINE codes codes_high(codes c) {
     return codes_low((codes){_mm256_srli_epi16(c.a, 4), _mm256_srli_epi16(c.b, 4)});
 }
-/* Products of 16 bits hold two terms of 7 bits by 8; a code's eighth bit is added apart. */
-INLINE __m256i half_dot(__m256i sum, __m256i c, __m256i x, int wide) {
-    __m256i low = wide ? _mm256_and_si256(c, _mm256_set1_epi8(127)) : c;
-    sum = _mm256_add_epi32(
-        sum, _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1)));
-    if (wide) {
-        __m256i top = _mm256_and_si256(_mm256_srli_epi16(c, 7), _mm256_set1_epi8(1));
-        sum = _mm256_add_epi32(
-            sum, _mm256_madd_epi16(_mm256_maddubs_epi16(top, x), _mm256_set1_epi16(128)));
-    }
-    return sum;
-}
-INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
-    int32_t four;
-    memcpy(&four, x, 4);
-    __m256i all = _mm256_set1_epi32(four);
-    return (vi){half_dot(sum.a, c.a, all, wide), half_dot(sum.b, c.b, all, wide)};
-}
 INLINE vi codes_column(codes c, int j) {
     __m256i mask = _mm256_set1_epi32(255);
     return (vi){_mm256_and_si256(_mm256_srli_epi32(c.a, 8 * j), mask),
@@ -306,8 +287,7 @@ typedef struct { uint8_t v[64]; } codes;
 INLINE codes codes_load(const uint8_t *p) { codes c; memcpy(c.v, p, 64); return c; }
 INLINE codes codes_low(codes c) { for (int i = 0; i < 64; i++) c.v[i] &= 15; return c; }
 INLINE codes codes_high(codes c) { for (int i = 0; i < 64; i++) c.v[i] >>= 4; return c; }
-INLINE vi codes_dot(vi sum, codes c, const int8_t *x, int wide) {
-    (void)wide;
+INLINE vi codes_dot(vi sum, codes c, const int8_t *x) {
     RK_EACH for (int j = 0; j < 4; j++) sum.v[i] += (int32_t)c.v[4 * i + j] * x[j];
     return sum;
 }
