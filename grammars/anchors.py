@@ -38,6 +38,7 @@ from radixgen.grammars.expr import (
     Repeat,
     Union,
     chars,
+    common,
     complement,
     concat,
     conj,
@@ -55,7 +56,8 @@ from radixgen.grammars.regex_tree import (
     regular,
     sequence,
 )
-from radixgen.grammars.unicode_classes import common, invert, join
+from radixgen.grammars.text_emptiness import is_nullable
+from radixgen.grammars.unicode_classes import invert, join
 
 MAX_ANCHORED_REPEATS = 32  # copies made of a repeated group that has an anchor in it
 MAX_STEPS = 20_000  # strings of work in one pattern, which bounds nested anchored repeats
@@ -324,22 +326,6 @@ def _has_look(tree: Part) -> bool:
 
 
 # --- strings by their ends ----------------------------------------------------------------------
-
-
-def is_nullable(node: Node) -> bool:
-    """Whether a text expression denotes the empty text."""
-    match node:
-        case Literal():
-            return not node.value
-        case Concat() | And():
-            return all(map(is_nullable, node.args))
-        case Union():
-            return any(map(is_nullable, node.args))
-        case Repeat():
-            return node.low == 0 or is_nullable(node.item)
-        case Not():
-            return not is_nullable(node.item)
-    return False
 
 
 def has_newline(node: Node) -> bool:

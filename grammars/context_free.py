@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import facts, is_empty
 from radixgen.grammars.expr import (
     Concat,
     Expr,
     Node,
-    Repeat,
     Rule,
     RuleSet,
     Union,
@@ -22,7 +20,7 @@ from radixgen.grammars.expr import (
     union,
 )
 from radixgen.grammars.normal_form import check_left_recursion
-from radixgen.grammars.productive import rules_in
+from radixgen.grammars.productive import derives, rules_in
 from radixgen.types import OptionValue
 
 MAX_SOURCE = 2_000_000  # characters of a grammar
@@ -105,22 +103,9 @@ def mark_productive(rules: list[Rule]) -> None:
     waiting = list(reversed(rules))
     while waiting:
         rule = waiting.pop()
-        if not rule.productive and _derives(rule.body(), known):
+        if not rule.productive and derives(rule.body(), known):
             rule.productive = True
             waiting.extend(mentioned_by.get(rule, ()))
-
-
-def _derives(node: Node, known: dict[Expr, bool]) -> bool:
-    """Whether `node` derives a text by the rules that are known to be productive so far."""
-    if isinstance(node, Rule):
-        return node.productive is True
-    if facts(node).regular:
-        return not is_empty(node, known)
-    if isinstance(node, Union):
-        return any(_derives(part, known) for part in node.args)
-    if isinstance(node, Repeat):
-        return node.low == 0 or _derives(node.item, known)
-    return all(_derives(part, known) for part in node.args)
 
 
 def undefined(what: str, name: str, known: Iterable[str], where: str) -> InvalidGrammar:

@@ -21,6 +21,7 @@ Build them with the functions below, which also apply the cheap identities of ea
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from typing import Any
 from weakref import ref
 
@@ -408,15 +409,16 @@ def _meet(one: Expr, other: Expr) -> Expr | None:
     if isinstance(a, Bytes) and isinstance(b, Bytes):
         item: Expr = Bytes(a.mask & b.mask) if a.mask & b.mask else EMPTY
     elif isinstance(a, Chars) and isinstance(b, Chars):
-        item = chars(_common(a.ranges, b.ranges))
+        item = chars(common(a.ranges, b.ranges))
     else:
         return None
     both = repeat(item, low, min(highs) if highs else None)
     return both if isinstance(both, Expr) else None
 
 
-def _common(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
-    """The ranges that both hold; both are sorted."""
+@lru_cache(256)
+def common(one: Ranges, other: Ranges) -> Ranges:
+    """The intersection of two sorted, disjoint sets."""
     found: list[tuple[int, int]] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -427,7 +429,7 @@ def _common(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
             i += 1
         else:
             j += 1
-    return found
+    return tuple(found)
 
 
 def complement(item: Expr) -> Expr:

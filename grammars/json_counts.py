@@ -20,6 +20,7 @@ from radixgen.grammars.expr import (
     Repeat,
     Union,
     chars,
+    common,
     complement,
     concat,
     conj,
@@ -31,7 +32,6 @@ from radixgen.grammars.json_numbers import Numbers, Piece
 from radixgen.grammars.json_proofs import Proofs
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import Texts
-from radixgen.grammars.unicode_classes import common
 
 MAX_DEPTH = 4  # of members within members
 COUNTED = 256  # texts of a set, unless more are asked for

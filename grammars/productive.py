@@ -44,7 +44,7 @@ def is_productive(node: Node) -> bool:
     except RecursionError:  # a chain of thousands of rules: found from the bottom up instead
         pass
     _settle(node, proof.known)
-    return _holds_now(node, proof.known)
+    return derives(node, proof.known)
 
 
 def _is_plain(node: Node) -> bool:
@@ -128,22 +128,23 @@ def _settle(node: Node, known: Known) -> None:
     while progress:
         progress = False
         for rule in [r for r in undecided if r.productive is None]:
-            if _holds_now(rule.body(), known):
+            if derives(rule.body(), known):
                 rule.productive = progress = True
     for rule in undecided:
         rule.productive = rule.productive or False
 
 
-def _holds_now(node: Node, known: Known) -> bool:
+def derives(node: Node, known: Known) -> bool:
+    """Whether `node` derives a text by the rules that are known to be productive so far."""
     if isinstance(node, Rule):
         return node.productive is True
     if facts(node).regular:
         return not is_empty(node, known)
     if isinstance(node, Union):
-        return any(_holds_now(part, known) for part in node.args)
+        return any(derives(part, known) for part in node.args)
     if isinstance(node, Repeat):
-        return node.low == 0 or _holds_now(node.item, known)
-    return all(_holds_now(part, known) for part in node.args)
+        return node.low == 0 or derives(node.item, known)
+    return all(derives(part, known) for part in node.args)
 
 
 def prune(node: Node) -> Node:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Expr, Ranges, chars
+from radixgen.grammars.expr import Expr, Ranges, chars, common
 from radixgen.grammars.regex_tree import Anchor, Part
 from radixgen.grammars.unicode_classes import (
     ASCII_DIGIT,
@@ -17,7 +17,6 @@ from radixgen.grammars.unicode_classes import (
     ASCII_WORD,
     ECMA_SPACE,
     SURROGATES,
-    common,
     digit,
     fold,
     in_property,

@@ -59,22 +59,6 @@ def invert(ranges: Ranges) -> Ranges:
     return tuple(gaps)
 
 
-@lru_cache(256)
-def common(one: Ranges, other: Ranges) -> Ranges:
-    """The intersection of two sorted, disjoint sets."""
-    found: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(one) and j < len(other):
-        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
-        if low <= high:
-            found.append((low, high))
-        if one[i][1] < other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return tuple(found)
-
-
 @lru_cache(1)
 def _tables() -> tuple[tuple[int, str], ...]:
     """First code point and text of each block that holds assigned code points."""
