@@ -16,6 +16,7 @@ INLINE wide16 load_pairs_part(const bf16 *p, int n) {
 }
 #endif
 
+#if RK_ISA != 256
 /* `outs` outputs of `rows` rows; both are constants where this is inlined. Meanwhile the weights
  * `next` elements on are asked for, unless it is 0, one after the other as they lie. */
 INLINE void block_float(const int rows, const int outs, const float *x, int64_t x_stride,
@@ -41,6 +42,7 @@ INLINE void block_float(const int rows, const int outs, const float *x, int64_t 
     }
     for (int i = 0; i < rows * outs; i++) result[i] = vf_sum(sum[i]);
 }
+#endif
 
 #if RK_DPBF16
 INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_stride,
@@ -76,6 +78,64 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
     }
     for (int i = 0; i < rows * outs; i++) result[i] = vf_sum(sum[i]);
 }
+#elif RK_ISA == 256
+/* 16 columns of bfloat16 as floats: the even ones, then the odd ones, an instruction each. */
+INLINE vf halves_apart(__m256i x) {
+    return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+                _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u)))};
+}
+INLINE vf load_halves_apart(const bf16 *p, int n) {
+    bf16 v[16] = {0};
+    if (n == 16) return halves_apart(_mm256_loadu_si256((const __m256i *)p));
+    memcpy(v, p, (size_t)n * 2);
+    return halves_apart(_mm256_loadu_si256((const __m256i *)v));
+}
+/* The sum of lanes that lie as halves_apart puts them, in the order of vf_sum. */
+INLINE float sum_apart(vf x) {
+    __m256 low = _mm256_unpacklo_ps(x.a, x.b), high = _mm256_unpackhi_ps(x.a, x.b);
+    return vf_sum((vf){_mm256_permute2f128_ps(low, high, 0x20),
+                       _mm256_permute2f128_ps(low, high, 0x31)});
+}
+INLINE vf load_columns(const void *p, int64_t k, int part, const int half) {
+    if (half) return load_halves_apart((const bf16 *)p + k, part);
+    return part == 16 ? vf_load((const float *)p + k) : vf_load_part((const float *)p + k, part);
+}
+/* `part` columns from the k-th, added to the sums. */
+INLINE void add_columns(const int rows, const int outs, const int half, const float *x,
+                        int64_t x_stride, const char *w, int64_t columns, int64_t next, int64_t k,
+                        int part, vf *sum) {
+    const int width = half ? 2 : 4;
+    vf v[4];
+    UNROLL
+    for (int o = 0; o < outs; o++) {
+        v[o] = load_columns(w + o * columns * width, k, part, half);
+        if (next) __builtin_prefetch(w + (next + k * outs + 16 * o) * width);
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        vf u = load_columns(x + r * x_stride, k, half ? 16 : part, 0);
+        UNROLL
+        for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
+    }
+}
+/* block_float and block_half, with sums that stay in the registers. Beside bfloat16, x is float32, each 16 columns as
+ * halves_apart puts them, the last filled up with zeros. */
+INLINE void block_any(const int rows, const int outs, const int half, const float *x,
+                      int64_t x_stride, const char *w, int64_t columns, int64_t next,
+                      float *result) {
+    vf sum[4];
+    int64_t k = 0;
+    UNROLL
+    for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
+    for (; k + 16 <= columns; k += 16)
+        add_columns(rows, outs, half, x, x_stride, w, columns, next, k, 16, sum);
+    if (k < columns)
+        add_columns(rows, outs, half, x, x_stride, w, columns, next, k, (int)(columns - k), sum);
+    UNROLL
+    for (int i = 0; i < rows * outs; i++) result[i] = half ? sum_apart(sum[i]) : vf_sum(sum[i]);
+}
+#define block_half(rows, outs, ...) block_any(rows, outs, 1, __VA_ARGS__)
+#define block_float(rows, outs, ...) block_any(rows, outs, 0, __VA_ARGS__)
 #else
 INLINE vf load_half_part(const bf16 *p, int n) {
     bf16 v[16] = {0};
@@ -106,22 +166,38 @@ INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_
 }
 #endif
 
+#define APART (RK_ISA == 256) /* whether block_half takes floats that lie apart */
+
 #define BLOCK(rows, outs)                                                                          \
     static void block_##rows##_##outs(const void *x, int64_t x_stride, const void *w,              \
                                       int64_t columns, int64_t next, int half, float *result) {    \
         if (half) block_half(rows, outs, x, x_stride, w, columns, next, result);                   \
         else block_float(rows, outs, x, x_stride, w, columns, next, result);                       \
     }
+/* 8 outputs of some rows, and of one row, are made in parts whose sums fit the registers. */
+#if RK_ISA == 256
+#define ROWS 2
+#define PART block_2_2
+#define PART_OUTS 2
+#define ROW block_1_4
+#define ROW_OUTS 4
+BLOCK(2, 2)
+BLOCK(1, 4)
+#else
+#define ROWS 4
+#define PART block_4_4
+#define PART_OUTS 4
+#define ROW block_1_8
+#define ROW_OUTS 8
 BLOCK(4, 4)
 BLOCK(1, 8)
+#endif
 BLOCK(1, 1)
 
-/* 0 x, 1 row stride, 2 weight [outputs, columns], 3 half of x and weight, 4 rows, 5 columns,
- * 6 outputs, 7 bias float32 or 0, 8 out, 9 half of out, 10 row stride of out
- */
-void rk_linear_float(const int64_t *arg, rk_thread *t) {
+static void all_outputs(const int64_t *arg, rk_thread *t) {
     int64_t x_stride = INT(1), rows = INT(4), columns = INT(5), outputs = INT(6), first, last;
     int half = (int)INT(3), half_out = (int)INT(9), width = half ? 2 : 4;
+    int x_width = APART && half ? 4 : width;
     const float *bias = PTR(float, 7);
     int64_t soon = 8 * rk_share_ahead(t, (outputs + 7) / 8);
     rk_share(t, (outputs + 7) / 8, &first, &last);
@@ -130,20 +206,22 @@ void rk_linear_float(const int64_t *arg, rk_thread *t) {
     for (int64_t o = first * 8, outs; o < last; o += outs) {
         outs = last - o >= 8 ? 8 : 1;
         for (int64_t r = 0, count; r < rows; r += count) {
-            const char *x = PTR(char, 0) + r * x_stride * width;
+            const char *x = PTR(char, 0) + r * x_stride * x_width;
             const char *w = PTR(char, 2) + o * columns * width;
             int64_t next = !r && soon - o >= 16 ? 8 * columns : 0;
             float result[64];
-            count = rows >= r + 4 ? 4 : 1;
-            if (count == 4 && outs == 8) {
-                float parts[2][16];
-                for (int side = 0; side < 2; side++)
-                    block_4_4(x, x_stride, w + side * 4 * columns * width, columns, next, half,
-                              parts[side]);
-                for (int i = 0; i < 4; i++)
-                    for (int j = 0; j < 8; j++) result[i * 8 + j] = parts[j / 4][i * 4 + j % 4];
+            count = rows >= r + ROWS ? ROWS : 1;
+            if (count == ROWS && outs == 8) {
+                float parts[8 / PART_OUTS][ROWS * PART_OUTS];
+                for (int i = 0; i < 8 / PART_OUTS; i++)
+                    PART(x, x_stride, w + i * PART_OUTS * columns * width, columns, next, half,
+                         parts[i]);
+                for (int i = 0; i < ROWS; i++)
+                    for (int j = 0; j < 8; j++)
+                        result[i * 8 + j] = parts[j / PART_OUTS][i * PART_OUTS + j % PART_OUTS];
             } else if (outs == 8) {
-                block_1_8(x, x_stride, w, columns, next, half, result);
+                for (int i = 0; i < 8; i += ROW_OUTS)
+                    ROW(x, x_stride, w + i * columns * width, columns, next, half, result + i);
             } else {
                 count = 1;
                 block_1_1(x, x_stride, w, columns, next, half, result);
@@ -154,4 +232,40 @@ void rk_linear_float(const int64_t *arg, rk_thread *t) {
                             result[i * outs + j] + (bias ? bias[o + j] : 0.0f), half_out);
         }
     }
+}
+
+#if APART
+/* bfloat16 inputs become floats as block_half reads them, as many rows at a time as stay in a cache. */
+static void in_parts(const int64_t *arg, rk_thread *t) {
+    int64_t rows = INT(4), columns = INT(5), stride = (columns + 15) / 16 * 16, mine[RK_ARGS];
+    int64_t most = rows < 64 ? rows : 64;
+    float *apart = rk_scratch(t, (size_t)(most * stride * 4));
+    memcpy(mine, arg, sizeof mine);
+    mine[0] = (int64_t)(intptr_t)apart;
+    mine[1] = stride;
+    for (int64_t first = 0; first < rows; first += most) {
+        mine[4] = rows - first < most ? rows - first : most;
+        for (int64_t r = 0; r < mine[4]; r++) {
+            const bf16 *x = PTR(bf16, 0) + (first + r) * INT(1);
+            for (int64_t k = 0; k < columns; k += 16)
+                vf_store(apart + r * stride + k,
+                         load_halves_apart(x + k, columns - k < 16 ? (int)(columns - k) : 16));
+        }
+        mine[8] = INT(8) + first * INT(10) * (INT(9) ? 2 : 4);
+        all_outputs(mine, t);
+    }
+}
+#endif
+
+/* 0 x, 1 row stride, 2 weight [outputs, columns], 3 half of x and weight, 4 rows, 5 columns,
+ * 6 outputs, 7 bias float32 or 0, 8 out, 9 half of out, 10 row stride of out
+ */
+void rk_linear_float(const int64_t *arg, rk_thread *t) {
+#if APART
+    if (INT(3)) {
+        in_parts(arg, t);
+        return;
+    }
+#endif
+    all_outputs(arg, t);
 }
