@@ -333,7 +333,7 @@ def launch_partials(
     else:
         scales = pages  # which are not read
     rows = tile_rows(work.max_rows, group)
-    keys, warps, stages = block_keys(head_dim, on_amd()), num_warps(rows), 2
+    keys, warps, stages = block_keys(head_dim, on_amd()), num_warps(rows, head_dim, form), 2
     if q.dtype == torch.float32:
         keys, warps, stages = 16, wide_warps(head_dim, on_amd()), 1
     launch(
@@ -413,9 +413,11 @@ def block_keys(head_dim: int, amd: bool = False) -> int:
     return 64 if head_dim <= 64 and not amd else 32
 
 
-def num_warps(rows: int) -> int:
-    """One for each 16 rows, four at least: they divide the keys' loads among them."""
-    return 4 if rows <= 64 else 8
+def num_warps(rows: int, head_dim: int = MIN_TILE, form: str = "plain") -> int:
+    """One for each 16 rows, four at least: they divide the keys' loads among them. Twice as many
+    of large heads that are padded, whose values made of codes take registers."""
+    is_padded = form != "plain" and 128 < head_dim < power_of_two(head_dim)
+    return 8 if rows > 64 or is_padded else 4
 
 
 def wide_warps(head_dim: int, amd: bool = False) -> int:

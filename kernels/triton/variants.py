@@ -64,12 +64,22 @@ def _attention() -> Iterator[Variant]:
         )
     for form in ("int8", "fp8"):
         yield _partials(128, 16, form)
-        for head_dim in (64, 128, 256):
+        for head_dim in (64, 128, 192, 256):
             yield _partials(head_dim, 64, form)
+        yield _sliding(_partials(192, 64, form))
+    yield _sliding(_partials(128, 64, ""))
     for head_dim in (80, 192):
         yield _partials(head_dim, 64, "")
     for head_dim in (64, 128, 256):
         yield _wide_partials(head_dim)
+
+
+def _sliding(whole: Variant) -> Variant:
+    """The same with a window of keys, over pages of one token and heads in no group of a power of
+    two."""
+    changed = {"WINDOW": 4096, "PAGE_SIZE": 1, "GROUP": 7}
+    constants = {**whole.constants, **changed}
+    return replace(whole, name=f"{whole.name} window", constants=constants)
 
 
 def _wide_partials(head_dim: int) -> Variant:
@@ -105,7 +115,7 @@ def _partials(head_dim: int, rows: int, form: str) -> Variant:
             "i32": "q_stride page_stride num_heads",
         },
         odd="num_heads",
-        num_warps=attention.num_warps(rows),
+        num_warps=attention.num_warps(rows, head_dim, form or "plain"),
         amd=AMD_OPTIONS | {"BLOCK_KEYS": attention.block_keys(head_dim, amd=True)},
         GROUP=4,
         PAGE_SIZE=16,
