@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from radixgen.errors import InvalidGrammar, RadixgenError
+from radixgen.errors import InvalidGrammar, Overloaded, RadixgenError
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
@@ -111,8 +111,8 @@ class Screen:
     def check(self, spec: GrammarSpec) -> None:
         """Return if a constraint compiles and begins within the limits, or if nobody knows.
 
-        Raises InvalidGrammar for what does not compile or takes too much memory, and TakesLong for
-        what takes too long.
+        Raises InvalidGrammar for what does not compile or takes too much memory, TakesLong for what
+        takes too long, and Overloaded when the process is not ready in time.
         """
         with contextlib.suppress(_KilledError):
             return self._check(spec)
@@ -161,10 +161,14 @@ class Screen:
         return InvalidGrammar(f"the constraint takes over {limit} to compile; simplify it")
 
     def _hear_hello(self, stream: IO[bytes]) -> None:
-        """Wait until the process is ready, which is not the constraint's time."""
-        if self._is_new:
-            _read_line(stream, START_SECONDS)
-            self._is_new = False
+        """Wait until the process is ready, which is not the constraint's time. Raises Overloaded if
+        that takes long: who comes next waits on, since a late hello is no answer to an order."""
+        if self._is_new and _read_line(stream, START_SECONDS) is None:
+            raise Overloaded(
+                f"the process that tries constraints was not ready within {START_SECONDS:g} s, as "
+                "this machine is busy; try again, or see to what else it is at"
+            )
+        self._is_new = False
 
     def _kill(self) -> None:
         self._stop()

@@ -21,7 +21,7 @@ from scheduling import HashModel, drive_engine, terminals_of
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
-from radixgen.errors import InvalidGrammar
+from radixgen.errors import InvalidGrammar, Overloaded
 from radixgen.grammars.compiler import CompiledGrammar, GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
@@ -62,6 +62,22 @@ def test_what_compiles_passes_and_what_does_not_is_told_why(screen: Screen) -> N
         screen.check(BAD)
     screen.check(GrammarSpec("json_schema", "{}", (("whitespace", "compact"),)))
     assert pid_of(screen) == pid, "one process for all"
+
+
+def test_a_process_that_is_not_ready_in_time_answers_the_next_one_by_its_own_verdict(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(grammar_screen, "START_SECONDS", 0.0)
+        for _ in range(2):
+            with pytest.raises(Overloaded, match="not ready within 0 s"):
+                screen.check(GOOD)
+    pid = pid_of(screen)
+    for _ in range(2):
+        screen.check(GOOD)
+        with pytest.raises(InvalidGrammar, match="no '\\)' at its end"):
+            screen.check(BAD)
+    assert (pid_of(screen), screen.num_killed) == (pid, 0), "it was let start"
 
 
 def test_what_takes_too_long_is_stopped_and_the_next_one_is_not(screen: Screen) -> None:
