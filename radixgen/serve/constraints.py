@@ -17,7 +17,7 @@ from typing import Any
 
 from radixgen.serve.errors import bad_request
 from radixgen.serve.fields import ConstraintFields
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, check_text
 
 ANY_OBJECT = {"type": "object"}
 ANY_JSON = "$$ANY$$"  # SGLang's name for any JSON value
@@ -165,8 +165,11 @@ _KINDS: dict[str, Callable[[Any, str], GrammarSpec | None]] = {}
 
 def _structured(value: dict[str, Any], param: str) -> GrammarSpec:
     """vLLM's object: one constraint, and how its JSON is laid out."""
-    given = {name: inner for name, inner in value.items() if inner not in (None, False)}
+    given = {name: inner for name, inner in value.items() if _is_given(name, inner)}
     compact = given.pop("disable_any_whitespace", False)
+    if not isinstance(compact, bool):
+        where = f"{param}.disable_any_whitespace"
+        raise bad_request(f"{where} must be true or false", where)
     kinds = [name for name in given if name in _KINDS]
     others = sorted(given.keys() - _KINDS.keys())
     if others:
@@ -183,6 +186,11 @@ def _structured(value: dict[str, Any], param: str) -> GrammarSpec:
     if spec.kind not in ("json_schema", "structural_tag"):
         raise bad_request(f"disable_any_whitespace goes with JSON, not with {kinds[0]}", param)
     return GrammarSpec(spec.kind, spec.source, (("whitespace", "compact"),))
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Null gives nothing, nor does false, but as a schema: there it is one that nothing meets."""
+    return value is not None and (value is not False or name == "json")
 
 
 def _json(value: Any, param: str) -> GrammarSpec:
@@ -212,9 +220,9 @@ def _grammar(value: Any, param: str) -> GrammarSpec:
 
 
 def _tag(value: Any, param: str) -> GrammarSpec:
-    return GrammarSpec(
-        "structural_tag", value if isinstance(value, str) else json.dumps(_object(value, param))
-    )
+    if isinstance(value, str):
+        return GrammarSpec("structural_tag", _text(value, param))
+    return GrammarSpec("structural_tag", json.dumps(_object(value, param)))
 
 
 def _ebnf(value: Any, param: str) -> GrammarSpec:
@@ -271,6 +279,7 @@ def _only(value: Mapping[str, Any], known: set[str], param: str) -> None:
 def _text(value: Any, param: str) -> str:
     if not isinstance(value, str) or not value:
         raise bad_request(f"{param} must be text, and not empty", param)
+    check_text(param, value)
     return value
 
 

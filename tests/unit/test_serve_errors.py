@@ -7,6 +7,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
+from radixgen.errors import InvalidRequest
+from radixgen.serve.constraints import constraint_of
 from radixgen.serve.errors import ApiError, api_error, validation_error
 from radixgen.serve.messages_request import MessagesRequest, turns_of
 from radixgen.serve.native import GenerateBody
@@ -80,3 +82,40 @@ def test_a_part_is_named_once() -> None:
     with pytest.raises(ApiError) as caught:
         turns_of(body)
     assert caught.value.param == "messages[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "told"),
+    [
+        ({"structured_outputs": {"regex": 0, "choice": ["a"]}}, "structured_outputs",
+         "needs exactly one of"),
+        ({"structured_outputs": {"json": 0}}, "structured_outputs.json", "is not a JSON schema"),
+        ({"structured_outputs": {"json": True, "disable_any_whitespace": "no"}},
+         "structured_outputs.disable_any_whitespace", "must be true or false"),
+        ({"regex": "a\ud800"}, "regex", "regex holds a lone surrogate (U+D800 at character 1)"),
+        ({"structured_outputs": {"grammar": "\udfff"}}, "structured_outputs.grammar",
+         "structured_outputs.grammar holds a lone surrogate"),
+        ({"structural_tag": "\ud800"}, "structural_tag", "structural_tag holds a lone surrogate"),
+        ({"structural_tag": ""}, "structural_tag", "must be text, and not empty"),
+    ],
+)  # fmt: skip
+def test_a_constraint_that_is_none_names_its_field(
+    fields: dict[str, Any], param: str, told: str
+) -> None:
+    with pytest.raises((ApiError, InvalidRequest)) as caught:
+        constraint_of(CompletionRequest.model_construct(**TEXT | fields))
+    error: Any = caught.value
+    assert error.param == param
+    assert told in str(error)
+
+
+def test_false_turns_a_constraint_off_but_is_a_schema() -> None:
+    off = {"json": None, "regex": None, "choice": ["a"], "disable_any_whitespace": False}
+    found = constraint_of(
+        CompletionRequest(**TEXT, structured_outputs=off | {"json_object": False})
+    )
+    assert found is not None
+    assert (found.spec.kind, found.spec.source) == ("choice", '["a"]')
+    found = constraint_of(CompletionRequest(**TEXT, structured_outputs={"json": False}))
+    assert found is not None
+    assert (found.spec.kind, found.spec.source) == ("json_schema", "false")
