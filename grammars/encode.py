@@ -19,6 +19,7 @@ from math import prod
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import (
     ANY_CHAR,
+    EVERYTHING,
     And,
     Bytes,
     Chars,
@@ -31,6 +32,7 @@ from radixgen.grammars.expr import (
     Repeat,
     Union,
     byte_set,
+    complement,
     concat,
     conj,
     literal,
@@ -93,10 +95,25 @@ def _encode(node: Node, encoding: Encoding, of_class: Callable[[Ranges], Expr]) 
 
 def _encode_all(parts: tuple[Expr, ...], encoding: Encoding) -> Expr:
     """The intersection. One part that is no complement keeps the others within valid encodings."""
-    encoded = [Not(encoding(p.item)) if isinstance(p, Not) else encoding(p) for p in parts]
+    encoded = [
+        complement(_left_out(p.item, encoding)) if isinstance(p, Not) else encoding(p)
+        for p in parts
+    ]
     if all(isinstance(part, Not) for part in parts):
         encoded.append(encoding(_ANY_TEXT))
     return conj(*encoded)
+
+
+def _left_out(node: Expr, encoding: Encoding) -> Expr:
+    """What a complement leaves out among valid encodings. Where that ends in any text it may end in
+    any bytes: what follows a text within a valid encoding is valid. So it is known at once, and not
+    by a search through all characters, that no way is left."""
+    match node:
+        case Union():
+            return _regular(union(*(_left_out(part, encoding) for part in node.args)))
+        case Concat() if node.args[-1] is _ANY_TEXT:
+            return _regular(concat(*map(encoding, node.args[:-1]), EVERYTHING))
+    return EVERYTHING if node is _ANY_TEXT else encoding(node)
 
 
 def _regular(node: Node) -> Expr:

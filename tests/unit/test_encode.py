@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 from helpers import recognised
@@ -89,6 +90,22 @@ def test_complement_is_within_texts() -> None:
     assert recognised(node, ["a", "ab", "\\u0061b", "ac", "\\u0061c", "abc", "\\n\\n"]) == [
         *(False, False, False, True, True, True, True),
     ]
+
+
+@pytest.mark.parametrize("encoding", [utf8, json_string])
+def test_a_complement_may_leave_out_any_end(encoding: Callable[[Node], Node]) -> None:
+    """What follows a text that is left out is any text; an escape is no text of its letters."""
+    every = star(ANY_CHAR)
+    searched = concat(every, text("nn"), every)
+    ended = union(concat(text("q"), every), concat(every, text("z")))
+    node = encoding(complement(regular(union(searched, ended))))
+    allowed = ["", "n", "nan", "zq", "\u00e9"]
+    refused = ["nn", "ann", "nnz", "nn\u00e9", "q", "q\u00e9", "z", "ann\u00e9z"]
+    assert recognised(node, allowed + refused) == [True] * len(allowed) + [False] * len(refused)
+    assert not accepts(node, b"n\xff")
+    assert encoding(conj(regular(text("a")), complement(regular(every)))) is EMPTY
+    if encoding is json_string:
+        assert recognised(node, ["\\nn", "\\u006en", "\\nn\\u006e"]) == [True, False, False]
 
 
 def test_algebra_is_kept() -> None:
