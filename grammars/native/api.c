@@ -68,18 +68,17 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
                       const u8 *bytes, ExpandRule expand, u64 max_bytes) {
     Engine *e = calloc(1, sizeof *e);
     if (!e) return NULL;
-    e->trie = (Trie){num_nodes, num_tokens, (num_tokens + 31) / 32, 0, 0, byte, depth, size, token,
-                     same, offset, bytes, {{0}}, NULL, NULL};
+    e->trie = (Trie){.num_nodes = num_nodes, .num_tokens = num_tokens, .num_words = (num_tokens + 31) / 32,
+                     .offset = offset, .bytes = bytes};
     u32 single_bytes = 0;
     for (u32 i = 0; i < num_nodes; i++) {
-        if ((u32)depth[i] > e->trie.max_depth) e->trie.max_depth = (u32)depth[i];
         single_bytes += depth[i] == 1 && token[i] >= 0;
         if (i) e->trie.usable.w[byte[i] >> 6] |= 1ull << (byte[i] & 63);
     }
     e->trie.all_bytes = single_bytes == (u32)mask_size(&e->trie.usable);
     e->expand = expand;
     e->max_bytes = max_bytes;
-    if (index_trie(&e->trie) && prepare(e) == 0) return e;
+    if (index_trie(&e->trie, (TrieArrays){byte, depth, size, token, same}) && prepare(e) == 0) return e;
     drop_trie(&e->trie);
     free(e);
     return NULL;
@@ -105,8 +104,8 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->rules), DROP(e->chains), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
     DROP(e->toggles), DROP(e->slices), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
-    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path),
-    DROP(e->loops), DROP(e->open_rules), DROP(e->level), DROP(e->text), DROP(e->best), DROP(e->search),
+    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path),
+    DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->text), DROP(e->best), DROP(e->search),
     DROP(e->seen), DROP(e->derivatives);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXT = 1 << 20, MAX_COUNTED = 1 << 16, MAX_LEVELS = 20000, MAX_DEPTH = 10000 };
+enum { MAX_TEXT = 1 << 20, MAX_COUNTED = 1 << 16, MAX_TRIED = 20000, MAX_DEPTH = 10000 };
 enum { UNSOLVED, OPEN, SOLVED };
 
 static u32 add(u32 a, u32 b) { return a + b < NEVER ? a + b : NEVER; }
@@ -34,30 +34,62 @@ static int is_usable(const Engine *e, const u8 *bytes, u32 length) {
     return 1;
 }
 
-/* Breadth first over derivatives; `level` holds what was seen, in order. */
-static u32 opaque_cost(Engine *e, u32 node) {
-    u32 cost = 0, from = 0, mark = ++e->mark;
-    e->level.n = 0;
-    PUSH(e, e->level, node);
-    for (; from < e->level.n; cost++) {
-        u32 end = e->level.n;
-        for (u32 i = from; i < end; i++)
-            if (e->nodes.p[e->level.p[i]].flags & F_NULLABLE) return cost;
-        for (; from < end; from++) {
-            u32 here = e->level.p[from], list = classes_of(e, here);
-            for (u32 c = 1; c <= e->lists.p[list]; c++) {
-                Mask class = usable_of(e, &e->masks.p[e->lists.p[list + c]]);
-                u32 byte = lowest(&class), next = byte < 256 ? derive(e, here, byte) : EMPTY;
-                if (next == EMPTY || e->nodes.p[next].mark == mark) continue;
-                e->nodes.p[next].mark = mark;
-                PUSH(e, e->level, next);
-                if (e->level.n > MAX_LEVELS) fail(e, UNDECIDED);
-            }
-        }
-    }
-    return NEVER;
+/* The order of `ways`: what may be shortest in all first, and of that the longest so far. */
+static int is_better(const Way *x, const Way *y) {
+    return x->bound != y->bound ? x->bound < y->bound : x->length > y->length;
 }
 
+static void add_way(Engine *e, u32 node, u32 length, u32 from) {
+    u32 known = e->nodes.p[node].cost, left = known ? known - 1 : at_least(e, node);
+    if (left >= NEVER) return;
+    Way way = {node, length, length + left, from};
+    PUSH(e, e->ways, way);
+    u32 i = e->ways.n - 1;
+    for (Way *p = e->ways.p; i && is_better(&way, &p[(i - 1) / 2]); i = (i - 1) / 2) p[i] = p[(i - 1) / 2];
+    e->ways.p[i] = way;
+}
+
+static Way best_way(Engine *e) {
+    Way *p = e->ways.p, best = p[0], last = p[--e->ways.n];
+    u32 i = 0, n = e->ways.n;
+    for (u32 c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && is_better(&p[c + 1], &p[c])) c++;
+        if (!is_better(&p[c], &last)) break;
+        p[i] = p[c];
+    }
+    p[i] = last;
+    return best;
+}
+
+/* Best first over derivatives, by the length so far and a bound of the rest (P. Hart, N. Nilsson,
+   B. Raphael, IEEE TSSC 4(2), 1968); each byte lowers the bound by one at most, so that the first way
+   to a node is a shortest. A node of known cost is an end that far away. */
+static u32 opaque_cost(Engine *e, u32 node) {
+    u32 mark = ++e->mark, cost = NEVER;
+    e->ways.n = e->tried.n = 0;
+    add_way(e, node, 0, NONE);
+    while (e->ways.n) {
+        Way here = best_way(e);
+        Node n = e->nodes.p[here.node];
+        if (n.cost || n.flags & F_NULLABLE) {
+            cost = here.bound;
+            for (u32 i = here.from; i != NONE; i = e->tried.p[i].from)
+                e->nodes.p[e->tried.p[i].node].cost = cost - e->tried.p[i].length + 1;
+            break;
+        }
+        if (n.mark == mark) continue;
+        e->nodes.p[here.node].mark = mark;
+        if (e->tried.n == MAX_TRIED) fail(e, UNDECIDED);
+        u32 from = e->tried.n, list = classes_of(e, here.node);
+        PUSH(e, e->tried, here);
+        for (u32 c = 1; c <= e->lists.p[list]; c++) {
+            Mask class = usable_of(e, &e->masks.p[e->lists.p[list + c]]);
+            u32 byte = lowest(&class), next = byte < 256 ? derive(e, here.node, byte) : EMPTY;
+            if (next != EMPTY && e->nodes.p[next].mark != mark) add_way(e, next, here.length + 1, from);
+        }
+    }
+    return cost;
+}
 
 /* A bound from below that expands no rule. */
 static u32 floor_cost(const Engine *e, u32 node) {
@@ -240,9 +272,9 @@ static void spell_text(Engine *e, u32 state) {
 }
 
 static u32 child(const Trie *t, u32 node, u8 byte) {
-    u32 end = node + (u32)t->size[node];
-    for (u32 c = node + 1; c < end && t->byte[c] <= byte; c += (u32)t->size[c])
-        if (t->byte[c] == byte) return c;
+    u32 end = node + t->nodes[node].size;
+    for (u32 c = node + 1; c < end && t->nodes[c].byte <= byte; c += t->nodes[c].size)
+        if (t->nodes[c].byte == byte) return c;
     return 0;
 }
 
@@ -256,9 +288,9 @@ static void fewest_tokens(Engine *e) {
     for (u32 i = length; i-- > 0;) {
         best[3 * i] = NEVER;
         for (u32 j = i, node = 0; j < length && (node = child(&e->trie, node, e->text.p[j])); j++) {
-            if (e->trie.token[node] < 0 || add(1, best[3 * (j + 1)]) >= best[3 * i]) continue;
+            if (e->trie.nodes[node].token < 0 || add(1, best[3 * (j + 1)]) >= best[3 * i]) continue;
             best[3 * i] = 1 + best[3 * (j + 1)];
-            best[3 * i + 1] = (u32)e->trie.token[node];
+            best[3 * i + 1] = (u32)e->trie.nodes[node].token;
             best[3 * i + 2] = j + 1;
         }
     }
@@ -303,14 +335,17 @@ u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
     RESERVE(e, e->path, t->max_depth + 2);
     e->path.p[0] = state;
     for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = (u32)t->depth[i], next = step(e, e->path.p[level - 1], t->byte[i]);
+        u32 level = t->nodes[i].depth, next = step(e, e->path.p[level - 1], t->nodes[i].byte);
         e->steps++;
         if (next == DEAD) {
-            i += (u32)t->size[i];
+            i += t->nodes[i].size;
             continue;
         }
-        if (t->token[i] >= 0 && (!budget || !ends_within(e, next, budget - 1)))
-            for (i32 k = t->token[i]; k >= 0; k = t->same[k], removed++) row[k >> 5] &= ~(1u << (k & 31));
+        if (t->nodes[i].token >= 0 && (!budget || !ends_within(e, next, budget - 1)))
+            TOKENS_AT(t, i, k) {
+                row[k >> 5] &= ~(1u << (k & 31));
+                removed++;
+            }
         e->path.p[level] = next;
         i++;
     }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000 };
+enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000 };
+#define ENTERED 0x80000000u /* no engine has so many nodes */
 
 /* ---- derivatives --------------------------------------------------------------------------- */
 
@@ -28,12 +29,12 @@ static u32 derive_words(Engine *e, u32 node, u32 byte) {
 }
 
 static u32 derive_parts(Engine *e, Node n, u32 byte) {
-    u32 *parts = malloc(n.b * sizeof *parts);
+    u32 few[16], *parts = n.b <= 16 ? few : malloc(n.b * sizeof *parts);
     if (!parts) fail(e, OUT_OF_MEMORY);
     for (u32 i = 0; i < n.b; i++) parts[i] = derive(e, e->lists.p[n.a + i], byte);
     spend(e, n.b);
     u32 result = n.kind == K_ALT ? make_alt(e, parts, n.b) : make_and(e, parts, n.b);
-    free(parts);
+    if (parts != few) free(parts);
     return result;
 }
 
@@ -86,38 +87,32 @@ u32 derive(Engine *e, u32 node, u32 byte) {
 /* ---- classes of bytes with the same derivative --------------------------------------------- */
 
 void partition_start(Partition *p) {
-    memset(p->of, 0, sizeof p->of);
-    p->size[0] = 256;
+    memset(&p->of[0], 0xFF, sizeof p->of[0]);
     p->n = 1;
 }
 
 void partition_split(Partition *p, const Mask *m) {
-    u16 inside[256] = {0}, fresh[256];
-    for (u32 w = 0; w < 4; w++)
-        for (u64 bits = m->w[w]; bits; bits &= bits - 1)
-            inside[p->of[w * 64 + (u32)__builtin_ctzll(bits)]]++;
-    memset(fresh, 0xFF, sizeof fresh);
-    u32 old = p->n;
-    for (u32 w = 0; w < 4; w++)
-        for (u64 bits = m->w[w]; bits; bits &= bits - 1) {
-            u32 byte = w * 64 + (u32)__builtin_ctzll(bits), class = p->of[byte];
-            if (class >= old || inside[class] == p->size[class]) continue; /* whole: no split */
-            if (fresh[class] == 0xFFFF) {
-                fresh[class] = (u16)p->n;
-                p->size[p->n++] = inside[class];
-            }
-            p->of[byte] = (u8)fresh[class];
+    for (u32 class = 0, old = p->n; class < old; class++) {
+        Mask both, *of = &p->of[class];
+        u64 inside = 0, outside = 0;
+        for (u32 w = 0; w < 4; w++) {
+            inside |= both.w[w] = of->w[w] & m->w[w];
+            outside |= of->w[w] & ~m->w[w];
         }
-    for (u32 class = 0; class < old; class++)
-        if (fresh[class] != 0xFFFF) p->size[class] -= inside[class];
+        if (!inside || !outside) continue;
+        for (u32 w = 0; w < 4; w++) of->w[w] &= ~both.w[w];
+        p->of[p->n++] = both;
+    }
 }
 
 static void split_byte(Partition *p, u32 byte) {
-    u32 class = p->of[byte];
-    if (p->size[class] == 1) return;
-    p->size[class]--;
-    p->of[byte] = (u8)p->n;
-    p->size[p->n++] = 1;
+    u32 class = 0;
+    while (!has(&p->of[class], byte)) class++;
+    if (mask_size(&p->of[class]) == 1) return;
+    Mask *fresh = &p->of[p->n++];
+    *fresh = (Mask){{0}};
+    fresh->w[byte >> 6] = 1ull << (byte & 63);
+    p->of[class].w[byte >> 6] &= ~fresh->w[byte >> 6];
 }
 
 static void partition(Engine *e, u32 node, Partition *p);
@@ -167,14 +162,9 @@ u32 classes_of(Engine *e, u32 node) {
     Partition p;
     partition_start(&p);
     partition_node(e, node, &p);
-    Mask masks[256];
-    memset(masks, 0, p.n * sizeof *masks);
-    for (u32 byte = 0; byte < 256; byte++) masks[p.of[byte]].w[byte >> 6] |= 1ull << (byte & 63);
-    u32 ids[256], n = 0;
-    for (u32 i = 0; i < p.n; i++) ids[n++] = make_mask(e, &masks[i]);
     u32 list = e->lists.n;
-    PUSH(e, e->lists, n);
-    for (u32 i = 0; i < n; i++) PUSH(e, e->lists, ids[i]);
+    PUSH(e, e->lists, p.n);
+    for (u32 i = 0; i < p.n; i++) PUSH(e, e->lists, make_mask(e, &p.of[i]));
     e->nodes.p[node].part = list + 1;
     return list;
 }
@@ -188,31 +178,90 @@ static int settled(const Engine *e, u32 node) {
     return flags & (F_NULLABLE | F_ALIVE) || !(flags & F_BOOL) ? 1 : -1;
 }
 
+static void set_bound(Engine *e, u32 node, u64 bound) {
+    e->nodes.p[node].bound = (u16)((bound < MAX_BOUND ? bound : MAX_BOUND) + 1);
+}
+
+/* Of a concatenation, and of what follows each of its parts: without a recursion, as it may be long. */
+static u64 sum_bounds(Engine *e, u32 node) {
+    u64 sum = 0, passed = 0;
+    u32 rest = node;
+    for (; e->nodes.p[rest].kind == K_CAT && !e->nodes.p[rest].bound; rest = e->nodes.p[rest].b)
+        sum += at_least(e, e->nodes.p[rest].a);
+    sum += at_least(e, rest);
+    for (u32 at = node; at != rest; at = e->nodes.p[at].b) {
+        set_bound(e, at, sum - passed);
+        passed += at_least(e, e->nodes.p[at].a);
+    }
+    return sum;
+}
+
+/* A bound from below of the bytes of a node's shortest string, by its form alone: one byte more of a
+   text lowers it by one at most. */
+u32 at_least(Engine *e, u32 node) {
+    Node n = e->nodes.p[node];
+    if (n.bound) return n.bound - 1u;
+    if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+    u64 bound = n.kind == K_ALT ? MAX_BOUND : 0;
+    switch (n.kind) {
+    case K_EMPTY: bound = MAX_BOUND; break;
+    case K_LIT: bound = n.b; break;
+    case K_SET:
+    case K_WORDS:
+    case K_NOT: bound = !(n.flags & F_NULLABLE); break;
+    case K_REP: bound = (u64)n.b * at_least(e, n.a); break;
+    case K_CAT: bound = sum_bounds(e, node); break;
+    case K_ALT:
+    case K_AND:
+        for (u32 i = 0; i < n.b; i++) {
+            u32 part = at_least(e, e->lists.p[n.a + i]);
+            if (n.kind == K_ALT ? part < bound : part > bound) bound = part;
+        }
+    }
+    e->depth--;
+    set_bound(e, node, bound);
+    return e->nodes.p[node].bound - 1u;
+}
+
+/* Go on with what is nearest to an end, as far as can be said, among what was added from `first`. */
+static void nearest_last(Engine *e, u32 first) {
+    u32 *p = e->search.p, n = e->search.n;
+    if (first == n) return;
+    u32 best = first;
+    for (u32 i = first + 1; i < n; i++)
+        if (at_least(e, p[i]) < at_least(e, p[best])) best = i;
+    u32 node = p[best];
+    p[best] = p[n - 1];
+    p[n - 1] = node;
+}
+
 /* Depth first for a derivative that denotes the empty string: 1 when there is one, -1 when there
-   are too many to say. `search` holds pairs: a node of the path and its next class. What was seen
-   counts as dead meanwhile, so as not to go there twice; end_search takes that back. */
+   are too many to say. `search` holds the path, marked ENTERED, and what is left to try beside it.
+   What was seen counts as dead meanwhile, so as not to go there twice; end_search takes that back. */
 static int search(Engine *e, u32 start) {
+    u32 mark = ++e->mark;
     e->search.n = e->seen.n = 0;
-    PUSH(e, e->seen, start);
-    e->nodes.p[start].flags |= F_DEAD;
     PUSH(e, e->search, start);
-    PUSH(e, e->search, 0);
     while (e->search.n) {
-        u32 *top = e->search.p + e->search.n - 2, list = classes_of(e, top[0]);
-        if (top[1] == e->lists.p[list]) {
-            e->search.n -= 2;
+        u32 here = e->search.p[e->search.n - 1];
+        if (here & ENTERED) {
+            e->search.n--;
             continue;
         }
-        u32 mask = e->lists.p[list + 1 + top[1]++];
-        u32 next = derive(e, top[0], lowest(&e->masks.p[mask]));
-        int known = settled(e, next);
-        if (known == 1) return 1;
-        if (known == 0) continue;
         if (e->seen.n == MAX_EMPTINESS_STATES) return -1;
-        PUSH(e, e->seen, next);
-        e->nodes.p[next].flags |= F_DEAD;
-        PUSH(e, e->search, next);
-        PUSH(e, e->search, 0);
+        PUSH(e, e->seen, here);
+        e->nodes.p[here].flags |= F_DEAD;
+        e->search.p[e->search.n - 1] |= ENTERED;
+        u32 list = classes_of(e, here), first = e->search.n;
+        for (u32 i = 1; i <= e->lists.p[list]; i++) {
+            u32 next = derive(e, here, lowest(&e->masks.p[e->lists.p[list + i]]));
+            int known = settled(e, next);
+            if (known == 1) return 1;
+            if (known == 0 || e->nodes.p[next].mark == mark) continue;
+            e->nodes.p[next].mark = mark;
+            PUSH(e, e->search, next);
+        }
+        nearest_last(e, first);
     }
     return 0;
 }
@@ -221,8 +270,8 @@ static int search(Engine *e, u32 start) {
 void end_search(Engine *e, int found) {
     if (found == 0) e->seen.n = 0;
     while (e->seen.n) e->nodes.p[e->seen.p[--e->seen.n]].flags &= (u8)~F_DEAD;
-    for (u32 i = 0; found == 1 && i < e->search.n; i += 2)
-        e->nodes.p[e->search.p[i]].flags |= F_ALIVE;
+    for (u32 i = 0; found == 1 && i < e->search.n; i++)
+        if (e->search.p[i] & ENTERED) e->nodes.p[e->search.p[i] & ~ENTERED].flags |= F_ALIVE;
 }
 
 int is_alive(Engine *e, u32 node) {

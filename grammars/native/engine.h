@@ -37,7 +37,7 @@ enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16 };
 
 typedef struct {
     u8 kind, flags;
-    u16 unused;
+    u16 bound;       /* see at_least, + 1; 0: not computed */
     u32 a, b, c, d;  /* SET a=mask; LIT a=offset b=length; CAT a b; ALT, AND a=list b=count;
                         REP a=item b=low c=high (NONE: no bound); NOT a;
                         WORDS a=table b=first c=end d=depth, each word then what its table says; RULE a=rule */
@@ -81,6 +81,7 @@ typedef struct {
     u32 worst;               /* the dearest completion after an allowed token, in bytes, + 1 */
     u32 tokens;              /* tokens of a shortest completion, + 1 */
     u32 slice;               /* of what it reads before LOOP_END (heads.c), + 1 */
+    u32 mark;                /* of one walk that met it */
     u16 num_classes;
     u8 flags;
     u8 unused;
@@ -90,18 +91,25 @@ typedef struct {
 typedef struct { u32 base, toggles, count; } Record;  /* a row, and tokens whose bit differs */
 
 typedef struct {
+    u64 groups;                       /* of the bytes in it and below: see trie.c */
+    u32 size, depth, first;           /* nodes in it and below; first: of its ids in `order` */
+    i32 token;                        /* first id that ends there, or -1 */
+    u8 byte;
+} TrieNode;                           /* all of it within one line of the cache: walks skip about */
+
+typedef struct {
     u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* each byte of `usable` is a token */
-    const u8 *byte;
-    const i32 *depth, *size, *token;  /* of a node; token: first id that ends there, or -1 */
-    const i32 *same;                  /* of an id: the next id of equal bytes, or -1 */
+    TrieNode *nodes;                  /* [num_nodes + 1] the last is no node, but has a `first` */
+    u32 *order;                       /* ids by the nodes they end at: those below a node are together */
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
     Mask usable;                      /* bytes that tokens are made of */
-    u8 *twins;                        /* of a node: whether several ids end there; spares `same` */
-    u64 *groups;                      /* of a node: the groups of bytes in it and below */
 } Trie;
-#define TOKENS_AT(t, node, k) \
-    for (i32 k = (t)->token[node]; k >= 0; k = (t)->twins[node] ? (t)->same[k] : -1)
+#define TOKENS_IN(t, from, to, k)                                                                 \
+    for (u32 k##_at = (t)->nodes[from].first, k##_end = (t)->nodes[to].first, k;                  \
+         k##_at < k##_end && (k = (t)->order[k##_at], 1); k##_at++)
+static inline u32 token_length(const Trie *t, u32 id) { return t->offset[id + 1] - t->offset[id]; }
+#define TOKENS_AT(t, node, k) TOKENS_IN(t, node, (node) + 1, k)
 
 typedef struct { u32 node, count; } Exit;             /* trie node of the first byte not in the loop */
 typedef struct { u32 token, count; } Counted;
@@ -116,7 +124,9 @@ typedef struct {                                      /* what follows a loop, me
 typedef struct {                                      /* the vocabulary as seen by one loop item */
     u8 usable;
     u32 item, start;                                  /* start: the state that begins an item */
-    u32 dearest;                                      /* bytes that may be left of an open item */
+    u32 dearest;                                      /* bytes that may be left of an open item: of the
+                                                         states in `lists` too, see dearest_of */
+    u32 met, num_met;
     Mask first;
     u32 max_count;
     u32 *by_count;                                    /* tokens inside the loop, by items touched */
@@ -139,6 +149,9 @@ typedef struct {                                      /* states that a walk ofte
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
 typedef struct { Exit *p; u32 n, cap; } ExitList;
+
+typedef struct { u32 node, length, bound, from; } Way; /* bytes up to a node, and at least in all; the
+                                                         place in `tried` that it comes from */
 
 enum Fault { OK, OUT_OF_MEMORY, TOO_LARGE, TOO_AMBIGUOUS, TOO_DEEP, UNDECIDED, CALLBACK, TOO_SLOW };
 
@@ -185,10 +198,13 @@ typedef struct Engine {
     VEC(u32) unfolded;                                /* stacks that a mask is put together from */
     VEC(u32) path;                                    /* state by depth of a walk */
     VEC(u32) path2;
+    VEC(u32) met;                                     /* states of one walk */
     VEC(u32) loop_path, loop_count, item_path;        /* a slice may be built within a walk */
     VEC(u32) loops;                                   /* loops to slice before the next mask, so that
                                                          their counts can meet: see make_and */
-    VEC(u32) open_rules, level;                       /* of one search for costs */
+    VEC(u32) open_rules;                              /* of one search for costs */
+    VEC(Way) ways;                                    /* of one search for a shortest string: a heap */
+    VEC(Way) tried;
     u32 solving, mark;
     VEC(u8) text;                                     /* a shortest completion */
     VEC(u32) best;                                    /* tokens that spell its rest, by place */
@@ -255,6 +271,7 @@ u32 make_repeat(Engine *e, u32 item, u32 low, u32 high);
 u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth);
 u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count, const u32 *after);
 u32 make_rule(Engine *e, u32 rule);
+u32 sort_unique(u32 *ids, u32 n);
 u32 words_split(Engine *e, u32 node, u32 *from, u32 *byte);
 typedef struct { u32 a, b, low, high; } Counts;
 u32 join_counts(Counts *counts, u32 n);
@@ -271,8 +288,9 @@ u32 chain_body(Engine *e, u32 rule);
 u32 derive(Engine *e, u32 node, u32 byte);
 u32 classes_of(Engine *e, u32 node);
 int is_alive(Engine *e, u32 node);
+u32 at_least(Engine *e, u32 node);
 void end_search(Engine *e, int found);
-typedef struct { u8 of[256]; u16 size[256]; u32 n; } Partition;
+typedef struct { Mask of[256]; u32 n; } Partition;
 void partition_start(Partition *p);
 void partition_split(Partition *p, const Mask *m);
 
@@ -293,7 +311,9 @@ static inline u32 step(Engine *e, u32 state, u32 byte) {
 }
 
 /* trie.c */
-int index_trie(Trie *t);
+typedef struct { const u8 *byte; const i32 *depth, *size, *token, *same; } TrieArrays; /* of nodes; same:
+                                                         of an id, the next id of equal bytes, or -1 */
+int index_trie(Trie *t, TrieArrays given);
 void drop_trie(Trie *t);
 u64 groups_to(Engine *e, u32 state, u32 next);
 u64 look_for_groups(Engine *e, Loops *loops, u32 state);
@@ -333,6 +353,7 @@ u32 outside_record(Engine *e, Slice *s, u32 state);
 void keep_exits(Engine *e, Slice *s, const ExitList *exits);
 void keep_inside(Engine *e, Slice *s, const CountedList *inside);
 u32 row_within(Engine *e, Slice *s, u32 count);
+u32 dearest_of(Engine *e, Slice *s);
 void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 u32 add_hit_row(Engine *e);
 u32 finish_record(Engine *e, u32 base);

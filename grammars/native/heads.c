@@ -72,10 +72,10 @@ static void note_both(Engine *e, Slice *s, u32 state) {
 
 /* `inside`: where they are counted; NULL: they are not, and go to `hits`. Both have room for all. */
 static inline void note_token(Engine *e, CountedList *inside, u32 node, u32 count) {
-    if (e->trie.token[node] < 0) return;
+    if (e->trie.nodes[node].token < 0) return;
     TOKENS_AT(&e->trie, node, k) {
-        if (inside) inside->p[inside->n++] = (Counted){(u32)k, count};
-        else e->hits.p[e->hits.n++] = (u32)k;
+        if (inside) inside->p[inside->n++] = (Counted){k, count};
+        else e->hits.p[e->hits.n++] = k;
     }
 }
 
@@ -84,11 +84,18 @@ static inline void note_token(Engine *e, CountedList *inside, u32 node, u32 coun
 static int sort_branch(Engine *e, Slice *s, Loops *loops, CountedList *inside, u32 node, u32 state, u32 touched,
                        u32 per_byte) {
     const Trie *t = &e->trie;
-    if (t->groups[node] & ~groups_in(e, loops, state)) return 0;
+    if (t->nodes[node].groups & ~groups_in(e, loops, state)) return 0;
     if (e->states.p[state].flags & S_ENDS && !loops->noted[state % NUM_LOOPS]) note_both(e, s, state);
     loops->noted[state % NUM_LOOPS] = 1;
-    u32 end = node + (u32)t->size[node], above = (u32)t->depth[node] - 1;
-    for (u32 i = node; i < end; i++) note_token(e, inside, i, touched + per_byte * ((u32)t->depth[i] - above));
+    u32 end = node + t->nodes[node].size, above = t->nodes[node].depth - 1;
+    u32 first = t->nodes[node].first, n = t->nodes[end].first - first;
+    if (!inside) {
+        memcpy(e->hits.p + e->hits.n, t->order + first, n * sizeof *t->order);
+        e->hits.n += n;
+        return 1;
+    }
+    TOKENS_IN(t, node, end, k)
+        inside->p[inside->n++] = (Counted){k, touched + per_byte * (token_length(t, k) - above)};
     return 1;
 }
 
@@ -105,19 +112,20 @@ static void step_item(Engine *e, const Slice *item, u32 level, u32 byte) {
 static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside, ExitList *exits) {
     const Trie *t = &e->trie;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
+    e->met.n = 0;
     RESERVE(e, e->loop_path, t->max_depth + 2);
     RESERVE(e, e->loop_count, t->max_depth + 2);
     RESERVE(e, e->item_path, t->max_depth + 2);
     if (inside) RESERVE(e, *inside, t->num_tokens);
     else RESERVE(e, e->hits, t->num_tokens);
-    u32 costed = DEAD; /* the state whose cost was looked at last */
+    u32 mark = ++e->mark;
     u64 single = item ? groups_to(e, item->start, state_of(e, LOOP_END)) : ~0ull;
     e->loop_path.p[0] = s->start;
     e->item_path.p[0] = item ? item->start : DEAD;
     e->loop_count.p[0] = 1;
     for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = (u32)t->depth[i] - 1, byte = t->byte[i], here = e->loop_path.p[level];
-        u32 next = step(e, here, byte), end = i + (u32)t->size[i], count = item ? e->loop_count.p[level] : 1;
+        u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte, here = e->loop_path.p[level];
+        u32 next = step(e, here, byte), end = i + t->nodes[i].size, count = item ? e->loop_count.p[level] : 1;
         int ends = (e->states.p[here].flags & S_ENDS) != 0;
         e->steps++;
         if (next == DEAD) {
@@ -127,7 +135,7 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside
         }
         if (ends) s->first.w[byte >> 6] |= 1ull << (byte & 63);
         u32 before = inside ? inside->n : e->hits.n;
-        int counts = count & 1 && !(t->groups[i] & ~single);
+        int counts = count & 1 && !(t->nodes[i].groups & ~single);
         if (next == here && counts && sort_branch(e, s, &loops, inside, i, next, count >> 1, item != NULL)) {
             i = end;
         } else {
@@ -136,10 +144,14 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside
             e->loop_path.p[level + 1] = next;
             i++;
         }
-        if (next == costed || (inside ? inside->n : e->hits.n) == before) continue;
-        u32 cost = state_cost(e, costed = next);
-        if (cost > s->dearest) s->dearest = cost;
+        if (e->states.p[next].mark == mark || (inside ? inside->n : e->hits.n) == before) continue;
+        e->states.p[next].mark = mark;
+        PUSH(e, e->met, next);
     }
+    s->met = e->lists.n;
+    RESERVE(e, e->lists, e->met.n);
+    while (e->met.n) e->lists.p[e->lists.n++] = e->met.p[--e->met.n];
+    s->num_met = e->lists.n - s->met;
 }
 
 static Slice *slice_before(Engine *e, u32 state, const Slice *item) {
@@ -217,9 +229,10 @@ static u32 without_bound(Engine *e, Node both, Slice **item, u32 *high) {
 
 /* Strike the tokens of so many items that a text with them is known to be too long to be completed;
    those of which it is not known are tried. 0 where these are too many. */
-static int strike_long(Engine *e, const Slice *s, u32 state, u32 high) {
+static int strike_long(Engine *e, Slice *s, u32 state, u32 high) {
     const Trie *t = &e->trie;
-    u32 most = high < s->max_count ? high : s->max_count, sure = high > s->dearest ? high - s->dearest : 0;
+    u32 most = high < s->max_count ? high : s->max_count, dearest = dearest_of(e, s);
+    u32 sure = high > dearest ? high - dearest : 0;
     if (sure >= most) return 1;
     if (s->count_end[most] - s->count_end[sure] > MAX_TRIED) return 0;
     for (u32 i = s->count_end[sure]; i < s->count_end[most]; i++) {

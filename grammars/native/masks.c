@@ -19,38 +19,41 @@ void weigh(Engine *e, u32 state) {
 }
 
 void add_hits(Engine *e, u32 node, u32 state) {
-    if (e->trie.token[node] < 0) return;
-    TOKENS_AT(&e->trie, node, token) PUSH(e, e->hits, (u32)token);
+    if (e->trie.nodes[node].token < 0) return;
+    TOKENS_AT(&e->trie, node, token) PUSH(e, e->hits, token);
     weigh(e, state);
 }
 
 /* All tokens of a branch. */
 static void add_branch(Engine *e, u32 node, u32 state) {
     const Trie *t = &e->trie;
-    u32 end = node + (u32)t->size[node], before = e->hits.n;
-    for (u32 i = node; i < end; i++) TOKENS_AT(t, i, token) PUSH(e, e->hits, (u32)token);
-    if (e->hits.n > before) weigh(e, state);
+    u32 first = t->nodes[node].first, n = t->nodes[node + t->nodes[node].size].first - first;
+    if (!n) return;
+    RESERVE(e, e->hits, n);
+    memcpy(e->hits.p + e->hits.n, t->order + first, n * sizeof *t->order);
+    e->hits.n += n;
+    weigh(e, state);
 }
 
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
    than `limit` nodes were visited. */
 int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
-    u32 end = node + (u32)t->size[node], visited = 0;
+    u32 end = node + t->nodes[node].size, visited = 0;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
-    i32 above = t->depth[node] + 1;
+    u32 above = t->nodes[node].depth + 1;
     RESERVE(e, e->path, e->trie.max_depth + 2);
     e->path.p[0] = state;
     for (u32 i = node + 1; i < end;) {
-        u32 level = (u32)(t->depth[i] - above), here = e->path.p[level], next = step(e, here, t->byte[i]);
+        u32 level = t->nodes[i].depth - above, here = e->path.p[level], next = step(e, here, t->nodes[i].byte);
         if (++visited > limit) return 0;
         if (next == DEAD) {
-            i += (u32)t->size[i];
+            i += t->nodes[i].size;
             continue;
         }
-        if (next == here && !(t->groups[i] & ~groups_in(e, &loops, next))) {
+        if (next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next))) {
             add_branch(e, i, next);
-            i += (u32)t->size[i];
+            i += t->nodes[i].size;
             continue;
         }
         add_hits(e, i, next);
@@ -70,11 +73,11 @@ static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
     e->path.p[0] = state;
     e->path2.p[0] = other;
     for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = (u32)t->depth[i] - 1, byte = t->byte[i];
+        u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte;
         u32 a = step(e, e->path.p[level], byte), b = step(e, e->path2.p[level], byte);
         if (++visited > limit) return 0;
         if (a == b) {
-            i += (u32)t->size[i];
+            i += t->nodes[i].size;
             continue;
         }
         if ((a == DEAD) != (b == DEAD)) add_hits(e, i, a);
@@ -253,8 +256,8 @@ static u32 common_loop(Engine *e, u32 state) {
 /* Whether most tokens begin with one of these bytes: as with a blank, they do in most vocabularies. */
 static int begins_most(const Trie *t, const Mask *first) {
     u32 covered = 0;
-    for (u32 i = 1; i < t->num_nodes; i += (u32)t->size[i])
-        if (has(first, t->byte[i])) covered += (u32)t->size[i];
+    for (u32 i = 1; i < t->num_nodes; i += t->nodes[i].size)
+        if (has(first, t->nodes[i].byte)) covered += t->nodes[i].size;
     return covered > t->num_nodes / 4 * 3;
 }
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FEW = 32 };
+
 static u32 hash_bytes(const u8 *p, u32 n) {
     u32 h = n;
     for (; n >= 4; p += 4, n -= 4) {
@@ -149,8 +151,13 @@ static int compare_ids(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-static u32 sort_unique(u32 *ids, u32 n) {
-    if (n > 1) qsort(ids, n, sizeof *ids, compare_ids);
+u32 sort_unique(u32 *ids, u32 n) {
+    if (n > FEW) qsort(ids, n, sizeof *ids, compare_ids);
+    for (u32 i = 1; i < n && n <= FEW; i++) { /* by insertion: no call for each pair */
+        u32 id = ids[i], k = i;
+        for (; k && ids[k - 1] > id; k--) ids[k] = ids[k - 1];
+        ids[k] = id;
+    }
     u32 kept = 0;
     for (u32 i = 0; i < n; i++)
         if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
@@ -215,11 +222,12 @@ static u32 join_repeats(Engine *e, u32 *parts, u32 n) {
 
 /* ---- sets of parts ----------------------------------------------------------------------- */
 
-/* Copy parts, those of the given kind replaced by their own parts; the caller frees. */
-static u32 *flatten(Engine *e, u8 kind, const u32 *parts, u32 n, u32 *count) {
+/* Copy parts, those of the given kind replaced by their own parts: to `few` if that has room; else the
+   caller frees. */
+static u32 *flatten(Engine *e, u8 kind, const u32 *parts, u32 n, u32 *few, u32 *count) {
     u32 total = 0, k = 0;
     for (u32 i = 0; i < n; i++) total += e->nodes.p[parts[i]].kind == kind ? e->nodes.p[parts[i]].b : 1;
-    u32 *flat = malloc((total + 1) * sizeof *flat);
+    u32 *flat = total < FEW ? few : malloc((total + 1) * sizeof *flat);
     if (!flat) fail(e, OUT_OF_MEMORY);
     for (u32 i = 0; i < n; i++) {
         Node node = e->nodes.p[parts[i]];
@@ -248,7 +256,7 @@ static u32 merge_sets(Engine *e, u32 *parts, u32 n) {
 }
 
 u32 make_alt(Engine *e, u32 *given, u32 count) {
-    u32 n, *parts = flatten(e, K_ALT, given, count, &n), node;
+    u32 few[FEW], n, *parts = flatten(e, K_ALT, given, count, few, &n), node;
     n = join_repeats(e, parts, merge_sets(e, parts, n));
     u8 flags = 0;
     for (u32 i = 0; i < n; i++) flags |= flags_of(e, parts[i]) & (F_NULLABLE | F_BOOL | F_RULES);
@@ -257,7 +265,7 @@ u32 make_alt(Engine *e, u32 *given, u32 count) {
     else if (n == 0) node = EMPTY;
     else if (n == 1) node = parts[0];
     else node = intern_list(e, (Node){.kind = K_ALT, .flags = flags, .b = n}, parts);
-    free(parts);
+    if (parts != few) free(parts);
     return node;
 }
 
@@ -285,7 +293,7 @@ static u32 meet_repeats(Engine *e, u32 *parts, u32 n) {
 }
 
 u32 make_and(Engine *e, u32 *given, u32 count) {
-    u32 n, *parts = flatten(e, K_AND, given, count, &n), kept = 0;
+    u32 few[FEW], n, *parts = flatten(e, K_AND, given, count, few, &n), kept = 0;
     if (n <= 16) n = meet_repeats(e, parts, n);
     u8 flags = F_NULLABLE | F_BOOL;
     for (u32 i = 0; i < n; i++) {
@@ -299,7 +307,7 @@ u32 make_and(Engine *e, u32 *given, u32 count) {
         else if (kept == 1) node = parts[0];
         else node = intern_list(e, (Node){.kind = K_AND, .flags = flags, .b = kept}, parts);
     }
-    free(parts);
+    if (parts != few) free(parts);
     return node;
 }
 

@@ -23,24 +23,25 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
     e->loop_count.p[0] = 1;
     u64 single = groups_to(e, s->start, state_of(e, LOOP_END)); /* of which each byte is an item */
     for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = (u32)t->depth[i] - 1, count = e->loop_count.p[level], byte = t->byte[i];
-        if (count & 1 && !(t->groups[i] & ~single)) {
-            u32 end = i + (u32)t->size[i], passed = (count >> 1) - level;
-            for (; i < end; i++) TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){(u32)k, passed + (u32)t->depth[i]};
+        u32 level = t->nodes[i].depth - 1, count = e->loop_count.p[level], byte = t->nodes[i].byte;
+        if (count & 1 && !(t->nodes[i].groups & ~single)) {
+            u32 end = i + t->nodes[i].size, passed = (count >> 1) - level;
+            TOKENS_IN(t, i, end, k) inside->p[inside->n++] = (Counted){k, passed + token_length(t, k)};
+            i = end;
             continue;
         }
         u32 next = step(e, e->loop_path.p[level], byte);
         if (next == DEAD) {
             if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1}));
-            i += (u32)t->size[i];
+            i += t->nodes[i].size;
             continue;
         }
         count = (count >> 1) + (count & 1);
         if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next); /* to know whether it ends */
         int whole = (e->states.p[next].flags & S_ENDS) != 0;
         if (whole && e->states.p[next].kernel != LOOP_END) return 0;
-        TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){(u32)k, count};
-        if (!whole && t->token[i] >= 0) {
+        TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){k, count};
+        if (!whole && t->nodes[i].token >= 0) {
             u32 cost = state_cost(e, next);
             if (cost > s->dearest) s->dearest = cost;
         }
@@ -54,10 +55,10 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
 void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
     u32 at[256];
     s->exits = take(e, exits->n * sizeof *s->exits);
-    for (u32 i = 0; i < exits->n; i++) s->exit_end[e->trie.byte[exits->p[i].node] + 1]++;
+    for (u32 i = 0; i < exits->n; i++) s->exit_end[e->trie.nodes[exits->p[i].node].byte + 1]++;
     for (u32 b = 1; b < 257; b++) s->exit_end[b] += s->exit_end[b - 1];
     memcpy(at, s->exit_end, sizeof at);
-    for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.byte[exits->p[i].node]]++] = exits->p[i];
+    for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.nodes[exits->p[i].node].byte]++] = exits->p[i];
 }
 
 void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
@@ -121,17 +122,17 @@ static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
     const Trie *t = &e->trie;
     u32 start[257] = {0};
     for (u32 i = 0; i < n; i++) {
-        u32 end = group[i].node + (u32)t->size[group[i].node];
-        for (u32 c = group[i].node + 1; c < end; c += (u32)t->size[c]) start[t->byte[c] + 1]++;
+        u32 end = group[i].node + t->nodes[group[i].node].size;
+        for (u32 c = group[i].node + 1; c < end; c += t->nodes[c].size) start[t->nodes[c].byte + 1]++;
     }
     for (u32 b = 1; b < 257; b++) start[b] += start[b - 1];
     *total = start[256];
     Exit *children = malloc((*total + 1) * sizeof *children);
     if (!children) fail(e, OUT_OF_MEMORY);
     for (u32 i = 0; i < n; i++) {
-        u32 end = group[i].node + (u32)t->size[group[i].node];
-        for (u32 c = group[i].node + 1; c < end; c += (u32)t->size[c])
-            children[start[t->byte[c]]++] = (Exit){c, group[i].count};
+        u32 end = group[i].node + t->nodes[group[i].node].size;
+        for (u32 c = group[i].node + 1; c < end; c += t->nodes[c].size)
+            children[start[t->nodes[c].byte]++] = (Exit){c, group[i].count};
     }
     return children;
 }
@@ -139,17 +140,17 @@ static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
 static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth) {
     const Trie *t = &e->trie;
     u32 node = r->byte.n, total;
-    PUSH(e, r->byte, t->byte[group[0].node]);
+    PUSH(e, r->byte, t->nodes[group[0].node].byte);
     PUSH(e, r->depth, depth);
     PUSH(e, r->size, 0);
     PUSH(e, r->first, r->tokens.n);
     for (u32 i = 0; i < n; i++)
         TOKENS_AT(t, group[i].node, k)
-            PUSH(e, r->tokens, ((Counted){(u32)k, group[i].count}));
+            PUSH(e, r->tokens, ((Counted){k, group[i].count}));
     Exit *children = sorted_children(e, group, n, &total);
     for (u32 i = 0, j; i < total; i = j) {
-        u8 byte = t->byte[children[i].node];
-        for (j = i + 1; j < total && t->byte[children[j].node] == byte; j++) continue;
+        u8 byte = t->nodes[children[i].node].byte;
+        for (j = i + 1; j < total && t->nodes[children[j].node].byte == byte; j++) continue;
         merge(e, r, children + i, j - i, depth + 1);
     }
     free(children);
@@ -160,7 +161,7 @@ static void merge_exits(Engine *e, Slice *s, u32 byte) {
     u32 from = s->exit_end[byte], count = s->exit_end[byte + 1] - from;
     u64 nodes = 0;
     s->merged[byte] = 1;
-    for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.size[s->exits[from + i].node];
+    for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.nodes[s->exits[from + i].node].size;
     if (nodes == 0 || nodes > MAX_MERGED) return;
     Remainders *r = take(e, sizeof *r);
     s->remainders[byte] = r;
@@ -179,20 +180,20 @@ static void build_outside(Engine *e, Slice *s) {
     u32 *below = calloc(t->max_depth + 2, sizeof *below); /* by depth: what is below the node that comes next */
     if (!below) fail(e, OUT_OF_MEMORY);
     for (u32 i = num; i-- > 0;) { /* from the leaves up */
-        u32 depth = (u32)t->depth[i];
-        wanted[i] = below[depth + 1] || (t->token[i] >= 0 && !within[t->token[i]]);
+        u32 depth = t->nodes[i].depth;
+        wanted[i] = below[depth + 1] || (t->nodes[i].token >= 0 && !within[t->nodes[i].token]);
         below[depth + 1] = 0;
         below[depth] |= wanted[i];
     }
     memset(below, 0, (t->max_depth + 2) * sizeof *below);
     for (u32 i = 0; i < num; i++) {
         if (!wanted[i] && i) continue;
-        PUSH(e, r->byte, t->byte[i]);
-        PUSH(e, r->depth, (u32)t->depth[i]);
+        PUSH(e, r->byte, t->nodes[i].byte);
+        PUSH(e, r->depth, t->nodes[i].depth);
         PUSH(e, r->first, r->tokens.n);
         PUSH(e, r->size, 1);
         TOKENS_AT(t, i, k)
-            if (!within[k]) PUSH(e, r->tokens, ((Counted){(u32)k, 0}));
+            if (!within[k]) PUSH(e, r->tokens, ((Counted){k, 0}));
     }
     PUSH(e, r->first, r->tokens.n);
     free(within);
@@ -239,13 +240,22 @@ static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, 
     }
 }
 
+/* The states met are asked what they cost only now: few slices are ever asked. */
+u32 dearest_of(Engine *e, Slice *s) {
+    for (; s->num_met; s->num_met--) {
+        u32 cost = state_cost(e, e->lists.p[s->met + s->num_met - 1]);
+        if (cost > s->dearest) s->dearest = cost;
+    }
+    return s->dearest;
+}
+
 /* Collect in `hits` the tokens that leave the loop, with `low` to `high` items left, for `tail`. */
 void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
     u32 after = state_of(e, tail);
     Mask first = first_bytes(e, after);
     e->hits.n = 0;
     if (e->weigh) { /* inside the loop: an item may be open, and all that are still due */
-        u64 cost = (u64)s->dearest + (u64)low * node_cost(e, s->item) + stack_cost(e, tail);
+        u64 cost = (u64)dearest_of(e, s) + (u64)low * node_cost(e, s->item) + stack_cost(e, tail);
         if (cost > e->worst) e->worst = cost < NEVER ? (u32)cost : NEVER;
     }
     for (u32 w = 0; w < 4; w++)
@@ -272,7 +282,7 @@ u32 outside_record(Engine *e, Slice *s, u32 state) {
     u32 base = row_within(e, s, s->max_count), kernel = e->states.p[state].kernel;
     e->hits.n = 0;
     for (u32 i = 0; e->weigh && i < tail_count(e, kernel); i++) {
-        u32 cost = stack_cost(e, tail_at(e, kernel, i)) + s->dearest;
+        u32 cost = stack_cost(e, tail_at(e, kernel, i)) + dearest_of(e, s);
         if (cost > e->worst) e->worst = cost;
     }
     walk_remainders(e, s->outside, state, 0, NONE);

@@ -37,19 +37,6 @@ u32 tail_at(const Engine *e, u32 tail, u32 index) {
     return tail & IS_SET ? e->lists.p[e->sets.p[tail & ~IS_SET].first + index] : tail;
 }
 
-static int compare_ids(const void *x, const void *y) {
-    u32 a = *(const u32 *)x, b = *(const u32 *)y;
-    return a < b ? -1 : a > b;
-}
-
-static u32 sort_unique(u32 *ids, u32 n) {
-    qsort(ids, n, sizeof *ids, compare_ids);
-    u32 kept = 0;
-    for (u32 i = 0; i < n; i++)
-        if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
-    return kept;
-}
-
 static u32 keep_list(Engine *e, const u32 *ids, u32 n) {
     u32 first = e->lists.n;
     RESERVE(e, e->lists, n);
@@ -131,7 +118,13 @@ static u32 merge_now(Engine *e, u32 *stacks, u32 n) {
         u32 head = stacks[i] <= LOOP_END ? NONE - stacks[i] : e->stacks.p[stacks[i]].head;
         keys[i] = (u64)head << 32 | stacks[i];
     }
-    qsort(keys, n, sizeof *keys, compare_heads);
+    if (keys != few) qsort(keys, n, sizeof *keys, compare_heads);
+    for (u32 i = 1; i < n && keys == few; i++) {
+        u64 key = keys[i];
+        u32 k = i;
+        for (; k && keys[k - 1] > key; k--) keys[k] = keys[k - 1];
+        keys[k] = key;
+    }
     for (u32 i = 0; i < n; i++) stacks[i] = (u32)keys[i];
     u32 kept = 0;
     for (u32 i = 0, j; i < n; i = j) {
@@ -309,7 +302,10 @@ static u32 class_map(Engine *e, const Item *items, u32 n) {
     }
     u32 id = e->maps.n / 256;
     RESERVE(e, e->maps, 256);
-    memcpy(e->maps.p + e->maps.n, p.of, 256);
+    for (u32 class = 0; class < p.n; class++)
+        for (u32 w = 0; w < 4; w++)
+            for (u64 bits = p.of[class].w[w]; bits; bits &= bits - 1)
+                e->maps.p[e->maps.n + w * 64 + (u32)__builtin_ctzll(bits)] = (u8)class;
     e->maps.n += 256;
     PUSH(e, e->map_masks, list);
     PUSH(e, e->map_masks, n);

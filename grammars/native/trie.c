@@ -26,27 +26,32 @@ static u32 group_of(u32 byte) {
 }
 
 /* 0 when there is no memory. */
-int index_trie(Trie *t) {
-    u32 *parent = malloc((t->num_nodes + 1) * sizeof *parent), *path = malloc((t->max_depth + 2) * sizeof *path);
-    t->twins = calloc(t->num_nodes + 1, 1);
-    t->groups = calloc(t->num_nodes + 1, sizeof *t->groups);
-    int made = parent && path && t->twins && t->groups;
-    for (u32 i = 0; made && i < t->num_nodes; i++) {
-        u32 depth = (u32)t->depth[i];
+int index_trie(Trie *t, TrieArrays given) {
+    u32 num = t->num_nodes, *parent = malloc((num + 1) * sizeof *parent), n = 0;
+    for (u32 i = 0; i < num; i++)
+        if ((u32)given.depth[i] > t->max_depth) t->max_depth = (u32)given.depth[i];
+    u32 *path = malloc((t->max_depth + 2) * sizeof *path);
+    t->nodes = calloc(num + 1, sizeof *t->nodes);
+    t->order = calloc(t->num_tokens + 1, sizeof *t->order);
+    int made = parent && path && t->nodes && t->order;
+    for (u32 i = 0; made && i < num; i++) {
+        u32 depth = (u32)given.depth[i];
+        u64 group = i ? 1ull << group_of(given.byte[i]) : 0;
         path[depth] = i;
         parent[i] = depth ? path[depth - 1] : 0;
-        t->twins[i] = t->token[i] >= 0 && t->same[t->token[i]] >= 0;
-        if (i) t->groups[i] = 1ull << group_of(t->byte[i]);
+        t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, given.token[i], given.byte[i]};
+        for (i32 id = given.token[i]; id >= 0; id = given.same[id]) t->order[n++] = (u32)id;
     }
-    for (u32 i = t->num_nodes; made && i-- > 1;) t->groups[parent[i]] |= t->groups[i];
+    if (made) t->nodes[num].first = n;
+    for (u32 i = num; made && i-- > 1;) t->nodes[parent[i]].groups |= t->nodes[i].groups;
     free(parent);
     free(path);
     return made;
 }
 
 void drop_trie(Trie *t) {
-    free(t->twins);
-    free(t->groups);
+    free(t->nodes);
+    free(t->order);
 }
 
 /* The groups of which every byte leads from a state to `next`. */

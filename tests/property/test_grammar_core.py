@@ -162,6 +162,17 @@ def bounded_words(low: int, high: int) -> Node:
     return concat(lit(b'"'), both, lit(b'"'), optional(lit(b",")))
 
 
+def far_end() -> Node:
+    """Parts that may be empty or repeated, beside complements: the shortest way is not plain."""
+    parts = [repeat(byte_set(b"xy"), i % 3, 2 + i % 2) for i in range(7)]
+    unlike = concat(repeat(byte_set(b"xy"), 0, 8), star(lit(b"y")))
+    return conj(
+        expr(concat(*parts, lit(b"xy"))),
+        complement(expr(unlike)),
+        complement(expr(concat(star(ANY_BYTE), lit(b"yx"), star(ANY_BYTE), lit(b"yxy")))),
+    )
+
+
 GRAMMARS: dict[str, Callable[[], Node]] = {
     "string": lambda: STRING,
     "key": lambda: KEY,
@@ -247,6 +258,33 @@ def check_completion(
     python.restrict_row(one, rows, 1, budget)
     assert np.array_equal(rows[0], rows[1])
     assert not shortest or rows[0][shortest[0] >> 5] >> (shortest[0] & 31) & 1
+
+
+def test_costs_are_brute_force() -> None:
+    """No token of this vocabulary is longer than one of the bytes: tokens count bytes."""
+    python, native = engines()
+    node = far_end()
+    waiting, seen = [(python.start(node), native.start(node))], set()
+    while waiting:
+        one, two = waiting.pop()
+        if two in seen:
+            continue
+        seen.add(two)
+        fewest = steps_to_end(native, two)
+        assert len(python.shortest_tokens(one)) == native.fewest_tokens(two) == fewest
+        after = ((python.after_bytes(one, b), native.after_bytes(two, b)) for b in (b"x", b"y"))
+        waiting.extend(states for states in after if states[0])
+    assert len(seen) > 50
+
+
+def steps_to_end(engine: NativeEngine, state: int) -> int:
+    level, seen, steps = {state}, {state}, 0
+    while not any(map(engine.is_accepting, level)):
+        level = {engine.after_bytes(here, b) for here in level for b in (b"x", b"y")} - seen - {0}
+        seen |= level
+        steps += 1
+        assert level
+    return steps
 
 
 def small(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
