@@ -18,113 +18,15 @@
 #include "direct.h"
 #include "few_bits.h"
 #include "softmax.h"
-
-/* ---- products ---- */
-
-INLINE vf fused(vf sum, uint32_t a, vf b, const int pairs) {
-#if RK_DPBF16
-    if (pairs)
-        return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32((int)a),
-                                (__m512bh)_mm512_castps_si512(b));
-#endif
-    float x;
-    (void)pairs;
-    memcpy(&x, &a, 4);
-    return vf_fma(vf_set(x), b, sum);
-}
-
-INLINE uint32_t word_at(const void *p, int64_t i) {
-    uint32_t word;
-    memcpy(&word, (const char *)p + 4 * i, 4);
-    return word;
-}
-
-/* Scores of `rows` rows with the staged keys; `words` of a query (dim, or half with pairs). */
-INLINE void score_rows(const int rows, const int pairs, const float *query, int64_t words,
-                       const float *stage, float *scores, const char *const *ahead) {
-    vf sum[4 * 4];
-    for (int i = 0; i < 4 * rows; i++) sum[i] = vf_set(0);
-    for (int64_t w = 0; w < words; w++) {
-        vf k[4];
-        if (ahead)
-            for (int64_t i = 2 * words + 2 * w; i < 2 * words + 2 * w + 2; i++)
-                __builtin_prefetch(ahead[i % STEP] + i / STEP * 64);
-        for (int i = 0; i < 4; i++) k[i] = held(vf_load(stage + w * STEP + 16 * i));
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            uint32_t q = word_at(query, r * words + w);
-            UNROLL
-            for (int i = 0; i < 4; i++) sum[4 * r + i] = fused(sum[4 * r + i], q, k[i], pairs);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < 4; i++) vf_store(scores + r * ROW + 16 * i, sum[4 * r + i]);
-}
-
-/* Add the staged values, weighted, to `rows` rows of out; `steps` weights (STEP, or half). */
-INLINE void value_rows(const int rows, const int wide, const int pairs, const float *weights,
-                       const float *stage, int64_t dim, float *out) {
-    const int steps = pairs ? STEP / 2 : STEP;
-    vf sum[16];
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < wide; i++) sum[r * wide + i] = vf_load(out + r * dim + 16 * i);
-    for (int j = 0; j < steps; j++) {
-        vf v[4];
-        for (int i = 0; i < wide; i++) v[i] = held(vf_load(stage + j * dim + 16 * i));
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            uint32_t p = word_at(weights, r * ROW + j);
-            UNROLL
-            for (int i = 0; i < wide; i++) sum[r * wide + i] = fused(sum[r * wide + i], p, v[i], pairs);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < wide; i++) vf_store(out + r * dim + 16 * i, sum[r * wide + i]);
-}
-
-INLINE void all_scores(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
-    int64_t words = pairs ? c->dim / 2 : c->dim, r = 0;
-    for (; r + 4 <= rows; r += 4)
-        score_rows(4, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
-                   r ? NULL : s->ahead_of);
-    for (; r + 3 <= rows; r += 3)
-        score_rows(3, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
-                   r ? NULL : s->ahead_of);
-    for (; r < rows; r++)
-        score_rows(1, pairs, s->query + r * words, words, s->stage, s->scores + r * ROW + key,
-                   r ? NULL : s->ahead_of);
-}
-
-INLINE void all_values(const call *c, const space *s, int64_t rows, int64_t key, const int pairs) {
-    int64_t dim = c->dim, r, d = 0, at = pairs ? key / 2 : key;
-    const float *p = s->scores + at;
-    for (; d + 64 <= dim; d += 64) {
-        for (r = 0; r + 4 <= rows; r += 4)
-            value_rows(4, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
-        for (; r + 3 <= rows; r += 3)
-            value_rows(3, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
-        for (; r < rows; r++)
-            value_rows(1, 4, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
-    }
-    for (; d < dim; d += 16)
-        for (r = 0; r < rows; r++)
-            value_rows(1, 1, pairs, p + r * ROW, s->stage + d, dim, s->out + r * dim + d);
-}
-
-/* ---- items ---- */
-
-static float exp_of(float x) {
-    float v[16];
-    vf_store(v, vf_exp(vf_set(x)));
-    return x == -INFINITY ? 0.0f : v[0];
-}
+#include "tile.h"
 
 /* Fold one split's triple into a running one. */
 static void fold(int64_t dim, const float *out, float top, float sum, float *run, float *run_top,
                  float *run_sum) {
     if (top == -INFINITY) return; /* nothing of it is visible */
-    float best = *run_top > top ? *run_top : top;
-    float old = exp_of(*run_top - best), new = exp_of(top - best);
+    float best = *run_top > top ? *run_top : top, gaps[16] = {*run_top - best, top - best};
+    vf_store(gaps, vf_exp(vf_load(gaps)));
+    float old = *run_top == -INFINITY ? 0 : gaps[0], new = gaps[1];
     vf old_share = vf_set(old), new_share = vf_set(new);
     for (int64_t d = 0; d < dim; d += 16) {
         vf added = vf_mul(vf_load(out + d), new_share);
@@ -169,15 +71,18 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     }
     if (end > begin + SPLIT) end = begin + SPLIT;
     int directly = takes_directly(c, rows);
+    /* Keys of one tile are met once: they are widened there and not staged wide. */
+    int as_words = RK_ISA == 256 && c->type == PAGES_BF16 && rows_of_tile(rows) == rows;
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
     for (int64_t key = 0; key < staged; key += STEP) {
         int last = key + STEP >= staged;
         find_any(c, s, 0, item->row, head, begin + key, end, s->row_of);
         find_any(c, s, last, item->row, head, last ? begin : begin + key + STEP, end, s->ahead_of);
         widen_any(c, s, 0);
-        stage_keys(c, s);
-        if (c->pairs) all_scores(c, s, rows, key, 1);
-        else all_scores(c, s, rows, key, 0);
+        stage_keys(c, s, as_words);
+        if (c->pairs) all_scores(PAIRS, c, s, rows, key);
+        else if (as_words) all_scores(LOWER, c, s, rows, key);
+        else all_scores(PLAIN, c, s, rows, key);
     }
     soften(c, s, rows, staged);
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
@@ -192,8 +97,8 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
             continue;
         }
         stage_values(c, s);
-        if (c->pairs) all_values(c, s, rows, key, 1);
-        else all_values(c, s, rows, key, 0);
+        if (c->pairs) all_values(PAIRS, c, s, rows, key);
+        else all_values(PLAIN, c, s, rows, key);
     }
 }
 

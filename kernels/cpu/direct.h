@@ -6,51 +6,45 @@
 #ifndef RK_DIRECT_H
 #define RK_DIRECT_H
 
-#include "stage.h"
+#include "tile.h"
 
-#define DIRECT_ROWS 4 /* at most */
-
-/* A loaded vector as one that is not loaded again for each use. */
-INLINE vf held(vf x) {
-#if RK_ISA == 512
-    __asm__("" : "+v"(x));
-#endif
-    return x;
-}
-
-/* 16 values of a page's row, as widen_rows makes them. */
-INLINE vf value_at(const char *row, int64_t d, vf scale, const int type) {
-    if (type == PAGES_F16) return vf_load_f16((const f16 *)row + d);
-    if (type == PAGES_BF16) return vf_load_bf16((const bf16 *)row + d);
-    if (type == PAGES_I8) return vf_mul(vf_load_i8((const int8_t *)row + d), scale);
-    return held(vf_load((const float *)row + d));
+/* A register of values of a page's row, as widen_rows makes them. */
+INLINE vr value_at(const char *row, int64_t d, vr scale, const int type) {
+    if (type == PAGES_F16) return vr_load_f16((const f16 *)row + d);
+    if (type == PAGES_BF16) return vr_load_bf16((const bf16 *)row + d);
+    if (type == PAGES_I8) return vr_load_i8((const int8_t *)row + d, scale);
+    return vr_load((const float *)row + d);
 }
 
 /* Add the STEP values at s->row_of, weighted, to `rows` rows of out; dim is a multiple of 64. */
 INLINE void value_directly(const int rows, const int type, const space *s, int64_t dim,
                            int64_t key) {
     const int size = type == PAGES_I8 ? 1 : type == PAGES_F16 || type == PAGES_BF16 ? 2 : 4;
-    for (int64_t d = 0; d < dim; d += 64) {
-        vf sum[4 * DIRECT_ROWS];
+    const int columns = COLUMNS(rows), wide = LANE * columns;
+    for (int64_t d = 0; d < dim; d += wide) {
+        vr sum[16];
+        float *out = s->out + d;
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < 4; i++) sum[4 * r + i] = vf_load(s->out + r * dim + d + 16 * i);
+            for (int n = 0; n < columns; n++) sum[r * columns + n] = vr_load(out + r * dim + LANE * n);
         for (int j = 0; j < STEP; j++) {
             const char *row = s->row_of[j];
             float scale = 1;
             if (type == PAGES_I8) memcpy(&scale, row + dim, 4);
-            for (int at = 0; at < 64 * size; at += 64)
-                __builtin_prefetch(s->ahead_of[j] + d * size + at);
-            vf v[4], wide = vf_set(scale);
-            for (int i = 0; i < 4; i++) v[i] = value_at(row, d + 16 * i, wide, type);
+            if (d * size % 64 == 0)
+                for (int at = 0; at < wide * size; at += 64)
+                    __builtin_prefetch(s->ahead_of[j] + d * size + at);
+            vr weight[MOST_ROWS], by = vr_set(scale);
+            for (int r = 0; r < rows; r++) weight[r] = held(vr_set(s->scores[r * ROW + key + j]));
             UNROLL
-            for (int r = 0; r < rows; r++) {
-                vf weight = vf_set(s->scores[r * ROW + key + j]);
+            for (int n = 0; n < columns; n++) {
+                vr v = held(value_at(row, d + LANE * n, by, type));
                 UNROLL
-                for (int i = 0; i < 4; i++) sum[4 * r + i] = vf_fma(weight, v[i], sum[4 * r + i]);
+                for (int r = 0; r < rows; r++)
+                    sum[r * columns + n] = vr_fma(weight[r], v, sum[r * columns + n]);
             }
         }
         for (int r = 0; r < rows; r++)
-            for (int i = 0; i < 4; i++) vf_store(s->out + r * dim + d + 16 * i, sum[4 * r + i]);
+            for (int n = 0; n < columns; n++) vr_store(out + r * dim + LANE * n, sum[r * columns + n]);
     }
 }
 
@@ -65,7 +59,7 @@ INLINE vf pairs_of(vf sum, const void *words, int64_t at, __m512i b) {
 INLINE void pairs_directly(const int rows, const space *s, int64_t dim, int64_t key) {
     const __m512i low_pairs = first_pairs(), high_pairs = second_pairs();
     for (int64_t d = 0; d < dim; d += 64) {
-        vf sum[4 * DIRECT_ROWS];
+        vf sum[16];
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < 4; i++) sum[4 * r + i] = vf_load(s->out + r * dim + d + 16 * i);
         for (int j = 0; j < STEP / 2; j++) {
@@ -98,7 +92,7 @@ INLINE void pairs_directly(const int rows, const space *s, int64_t dim, int64_t 
 #endif
 
 INLINE int takes_directly(const call *c, int64_t rows) {
-    return rows <= DIRECT_ROWS && c->dim % 64 == 0;
+    return rows_of_tile(rows) == rows && c->dim % 64 == 0;
 }
 
 INLINE void some_directly(const int rows, const call *c, const space *s, int64_t key) {
@@ -114,7 +108,8 @@ static void values_directly(const call *c, const space *s, int64_t rows, int64_t
     case 1: some_directly(1, c, s, key); break;
     case 2: some_directly(2, c, s, key); break;
     case 3: some_directly(3, c, s, key); break;
-    default: some_directly(4, c, s, key);
+    case 4: some_directly(4, c, s, key); break;
+    default: some_directly(MOST_ROWS, c, s, key);
     }
 }
 

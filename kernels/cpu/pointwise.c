@@ -3,6 +3,23 @@
 #include "ops.h"
 #include "vec.h"
 
+/* Up to 16 numbers of which `left` are left, zeros behind them. */
+INLINE vf load_some(const void *p, int64_t i, int half, int64_t left) {
+    if (left >= 16) return load_any(p, i, half);
+    float v[16] = {0};
+    for (int64_t j = 0; j < left; j++) v[j] = get_any(p, i + j, half);
+    return vf_load(v);
+}
+INLINE void store_some(void *p, int64_t i, vf x, int half, int64_t left) {
+    if (left >= 16) {
+        store_any(p, i, x, half);
+        return;
+    }
+    float v[16];
+    vf_store(v, x);
+    for (int64_t j = 0; j < left; j++) put_any(p, i + j, v[j], half);
+}
+
 /* out = x / sqrt(mean(x^2) + eps) * weight, and with a residual, total = x + residual first.
  * 0 x, 1 residual or 0, 2 total, 3 weight, 4 out, 5 rows, 6 size, 7 half, 8 eps, 9 x's row stride,
  * 10 group: each of x's rows is so many vectors of `size`, normed apart; the others hold them in
@@ -16,25 +33,24 @@ void rk_norm(const int64_t *arg, rk_thread *t) {
     float eps = FLOAT(8), *wide = rk_scratch(t, (size_t)size * 4 + 64);
     rk_share(t, INT(5) * group, &first, &last);
     for (int64_t row = first; row < last; row++) {
-        int64_t from = row / group * stride + row % group * size, to = row * size, i = 0;
+        int64_t from = row / group * stride + row % group * size, to = row * size;
         vf squares = vf_set(0);
-        for (int64_t j = 0; j < size; j++) wide[j] = get_any(x, from + j, half);
-        if (residual)
-            for (int64_t j = 0; j < size; j++) {
-                float sum = wide[j] + get_any(residual, to + j, half);
-                put_any(total, to + j, sum, half);
-                wide[j] = get_any(total, to + j, half);
+        for (int64_t j = 0; j < size; j += 16) {
+            vf v = load_some(x, from + j, half, size - j);
+            if (residual) {
+                v = vf_add(v, load_some(residual, to + j, half, size - j));
+                store_some(total, to + j, v, half, size - j);
+                if (half) v = vf_rounded_bf16(v);
             }
-        for (; i + 16 <= size; i += 16) squares = vf_fma(vf_load(wide + i), vf_load(wide + i), squares);
-        if (i < size) {
-            vf part = vf_load_part(wide + i, (int)(size - i));
-            squares = vf_fma(part, part, squares);
+            vf_store(wide + j, v);
+            squares = vf_fma(v, v, squares);
         }
-        float scale = 1.0f / sqrtf(vf_sum(squares) / (float)size + eps);
-        for (int64_t j = 0; j < size; j++) {
-            float y = wide[j] * scale;
-            if (half) y = bf16_to_float(bf16_of(y));
-            put_any(out, to + j, y * get_any(weight, j, half), half);
+        vf scale = vf_set(1.0f / sqrtf(vf_sum(squares) / (float)size + eps));
+        for (int64_t j = 0; j < size; j += 16) {
+            vf y = vf_mul(vf_load(wide + j), scale);
+            if (half) y = vf_rounded_bf16(y);
+            y = vf_mul(y, load_some(weight, j, half, size - j));
+            store_some(out, to + j, y, half, size - j);
         }
     }
 }
@@ -55,34 +71,42 @@ void rk_rope(const int64_t *arg, rk_thread *t) {
         int64_t row = n / heads, from = row * stride + n % heads * dim, to = n * dim;
         const float *c = cosines + (positions ? positions[row] : row) * dim;
         const float *s = sines + (positions ? positions[row] : row) * dim;
-        for (int64_t i = 0; i < middle; i++) {
-            float a = get_any(x, from + i, half), b = get_any(x, from + middle + i, half);
-            put_any(out, to + i, a * c[i] - b * s[i], half);
-            put_any(out, to + middle + i, b * c[middle + i] + a * s[middle + i], half);
+        for (int64_t i = 0; i < middle; i += 16) {
+            int64_t left = middle - i, j = middle + i;
+            vf a = load_some(x, from + i, half, left), b = load_some(x, from + j, half, left);
+            vf c1 = load_some(c, i, 0, left), s1 = load_some(s, i, 0, left);
+            vf c2 = load_some(c, j, 0, left), s2 = load_some(s, j, 0, left);
+            store_some(out, to + i, vf_sub(vf_mul(a, c1), vf_mul(b, s1)), half, left);
+            store_some(out, to + j, vf_add(vf_mul(b, c2), vf_mul(a, s2)), half, left);
         }
     }
 }
 
 /* One row to a page's type; int8 with its scale behind it. */
 static void put_row(const void *x, int64_t from, int half, char *to, int64_t dim, int type) {
-    float largest = 0, poison = 0;
-    if (type != PAGES_I8) {
-        for (int64_t i = 0; i < dim; i++) {
-            float value = get_any(x, from + i, half);
-            if (type == PAGES_F16) ((f16 *)to)[i] = f16_of(value);
-            else put_any(to, i, value, type == PAGES_BF16);
-        }
+    if (type == PAGES_F16) {
+        for (int64_t i = 0; i < dim; i++) ((f16 *)to)[i] = f16_of(get_any(x, from + i, half));
         return;
     }
-    for (int64_t i = 0; i < dim; i++) {
-        float value = fabsf(get_any(x, from + i, half));
-        if (!(value <= 3.402823466e38f)) poison = NAN;
-        else if (value > largest) largest = value;
+    if (type != PAGES_I8) {
+        for (int64_t i = 0; i < dim; i += 16)
+            store_some(to, i, load_some(x, from + i, half, dim - i), type == PAGES_BF16, dim - i);
+        return;
     }
-    float scale = largest / 127.0f, inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;
-    for (int64_t i = 0; i < dim; i++) {
-        float value = poison == 0 ? rintf(get_any(x, from + i, half) * inverse) : 0;
-        to[i] = (char)(int8_t)(value > 127 ? 127 : value < -127 ? -127 : value);
+    vf most = vf_set(0), none = vf_set(0);
+    for (int64_t i = 0; i < dim; i += 16) {
+        vf v = load_some(x, from + i, half, dim - i);
+        most = vf_max(most, vf_abs(v));
+        none = vf_fma(v, vf_set(0), none); /* NaN if any is NaN or infinite */
+    }
+    float largest = vf_largest(most), poison = vf_sum(none) == 0 ? 0 : NAN;
+    float scale = largest / 127.0f, inverse = scale > 1e-30f && poison == 0 ? 1.0f / scale : 0.0f;
+    for (int64_t i = 0; i < dim; i += 16) {
+        int8_t codes[16];
+        vf v = load_some(x, from + i, half, dim - i);
+        v = poison == 0 ? vf_round(vf_mul(v, vf_set(inverse))) : vf_set(0);
+        vf_store_i8(codes, vf_max(vf_min(v, vf_set(127.0f)), vf_set(-127.0f)));
+        memcpy(to + i, codes, (size_t)(dim - i < 16 ? dim - i : 16));
     }
     scale = (inverse > 0 ? scale : 0) + poison;
     memcpy(to + dim, &scale, 4);
@@ -118,27 +142,14 @@ void rk_silu_mul(const int64_t *arg, rk_thread *t) {
     int64_t size = INT(3), chunks = (size + 15) / 16, first, last;
     int half = (int)INT(4);
     rk_share(t, INT(2) * chunks, &first, &last);
+    int64_t row = first / chunks, i = first % chunks * 16;
     for (int64_t n = first; n < last; n++) {
-        int64_t row = n / chunks, i = n % chunks * 16, from = row * 2 * size + i, to = row * size + i;
-        int count = (int)(size - i < 16 ? size - i : 16);
-        float gate[16] = {0}, up[16] = {0};
-        if (count == 16) {
-            vf_store(gate, load_any(x, from, half));
-            vf_store(up, load_any(x, from + size, half));
-        } else {
-            for (int j = 0; j < count; j++) {
-                gate[j] = get_any(x, from + j, half);
-                up[j] = get_any(x, from + size + j, half);
-            }
-        }
-        vf g = vf_load(gate), below = vf_exp(vf_sub(vf_set(0), g));
-        vf y = vf_mul(vf_div(g, vf_add(vf_set(1), below)), vf_load(up));
-        if (count == 16) {
-            store_any(out, to, y, half);
-        } else {
-            vf_store(gate, y);
-            for (int j = 0; j < count; j++) put_any(out, to + j, gate[j], half);
-        }
+        int64_t from = row * 2 * size + i, left = size - i;
+        vf g = load_some(x, from, half, left), up = load_some(x, from + size, half, left);
+        vf y = vf_div(g, vf_add(vf_set(1), vf_exp(vf_sub(vf_set(0), g))));
+        store_some(out, row * size + i, vf_mul(y, up), half, left);
+        i += 16;
+        if (i >= size) row++, i = 0;
     }
 }
 

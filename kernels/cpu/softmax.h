@@ -20,17 +20,16 @@ static float prepare(const call *c, float *x, int64_t from, int64_t to, int64_t 
         vf score = vf_mul(vf_load(x + key), vf_set(c->scale));
         vf_store(x + key, c->softcap > 0 ? capped(score, c->softcap) : score);
     }
-    for (int64_t i = 0; i < count; i++)
-        if (i < from || i >= to) x[i] = -INFINITY;
+    for (int64_t i = 0; i < count && i < from; i++) x[i] = -INFINITY;
+    for (int64_t i = to > 0 ? to : 0; i < count; i++) x[i] = -INFINITY;
     return 1;
 }
 
 /* Set the hidden weights of a row to 0. They were e^-87, of which the row's sum, at least 1, holds
  * nothing. */
 static void hide(float *x, int64_t from, int64_t to, int64_t count, int pairs) {
-    if (from <= 0 && to >= count) return;
-    for (int64_t i = 0; i < count; i++)
-        if (i < from || i >= to) put_any(x, i, 0, pairs);
+    for (int64_t i = 0; i < count && i < from; i++) put_any(x, i, 0, pairs);
+    for (int64_t i = to > 0 ? to : 0; i < count; i++) put_any(x, i, 0, pairs);
 }
 
 #if RK_DPBF16

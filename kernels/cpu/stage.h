@@ -134,42 +134,98 @@ INLINE void turned(const char *const *rows, int64_t at, __m512i *to) {
     }
 }
 
-/* The same, a column every STEP words. */
-INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
+/* A column of 16 words, or of halves of either kind as float32 in two columns. */
+INLINE void put_column(__m512i x, const int halves, const int is_f16, float *to) {
+    if (!halves) {
+        _mm512_storeu_si512(to, x);
+    } else if (is_f16) {
+        vf_store(to, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)));
+        vf_store(to + STEP, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16))));
+    } else {
+        _mm512_storeu_si512(to, _mm512_slli_epi32(x, 16));
+        _mm512_storeu_si512(to + STEP, _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
+    }
+}
+
+/* 16 rows of 16 words, from rows[i] + at bytes, into columns STEP apart. */
+INLINE void turn(const char *const *rows, int64_t at, const int halves, const int is_f16, float *to) {
     __m512i columns[16];
     turned(rows, at, columns);
-    for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * STEP, columns[i]);
+    for (int i = 0; i < 16; i++)
+        put_column(columns[i], halves, is_f16, to + (halves ? 2 : 1) * i * STEP);
+}
+#elif RK_ISA == 256
+/* 8 rows of 8 words, from rows[i] + at bytes, into columns. */
+INLINE void turned(const char *const *rows, int64_t at, __m256i *to) {
+    for (int side = 0; side < 2; side++, at += 16, to += 4) {
+        __m256i a[4], b[4];
+        for (int i = 0; i < 4; i++) {
+            __m128i upper = _mm_loadu_si128((const __m128i *)(rows[i + 4] + at));
+            a[i] = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(rows[i] + at)));
+            a[i] = _mm256_inserti128_si256(a[i], upper, 1);
+        }
+        for (int i = 0; i < 4; i += 2) {
+            b[i] = _mm256_unpacklo_epi32(a[i], a[i + 1]);
+            b[i + 1] = _mm256_unpackhi_epi32(a[i], a[i + 1]);
+        }
+        to[0] = _mm256_unpacklo_epi64(b[0], b[2]), to[1] = _mm256_unpackhi_epi64(b[0], b[2]);
+        to[2] = _mm256_unpacklo_epi64(b[1], b[3]), to[3] = _mm256_unpackhi_epi64(b[1], b[3]);
+    }
+}
+
+INLINE void put_column(__m256i x, const int halves, const int is_f16, float *to) {
+    __m256i even = x, odd = _mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u));
+    if (is_f16) { /* the lower halves to the lower 8 bytes of each lane, and the lanes together */
+        const __m256i places = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                                0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+        x = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(x, places), 0xd8);
+        even = _mm256_castps_si256(_mm256_cvtph_ps(_mm256_castsi256_si128(x)));
+        odd = _mm256_castps_si256(_mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+    } else if (halves) {
+        even = _mm256_slli_epi32(x, 16);
+    }
+    _mm256_store_si256((__m256i *)to, even);
+    if (halves) _mm256_store_si256((__m256i *)(to + STEP), odd);
+}
+
+INLINE void turn(const char *const *rows, int64_t at, const int halves, const int is_f16, float *to) {
+    for (int block = 0; block < 4; block++) {
+        __m256i columns[8];
+        int side = block / 2 * 8, word = block % 2 * 8;
+        turned(rows + side, at + 4 * word, columns);
+        for (int i = 0; i < 8; i++)
+            put_column(columns[i], halves, is_f16, to + (halves ? 2 : 1) * (word + i) * STEP + side);
+    }
 }
 #else
-INLINE void turn(const char *const *rows, int64_t at, uint32_t *to) {
-    for (int i = 0; i < 16; i++) {
-        uint32_t words[16];
-        memcpy(words, rows[i] + at, 64);
-        for (int j = 0; j < 16; j++) to[j * STEP + i] = words[j];
-    }
+INLINE void turn(const char *const *rows, int64_t at, const int halves, const int is_f16, float *to) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < (halves ? 32 : 16); j++) {
+            if (!halves) memcpy(to + j * STEP + i, rows[i] + at + 4 * j, 4);
+            else if (is_f16) to[j * STEP + i] = f16_to_float(((const f16 *)(rows[i] + at))[j]);
+            else to[j * STEP + i] = bf16_to_float(((const bf16 *)(rows[i] + at))[j]);
+        }
 }
 #endif
 
-/* Keys to [dim][STEP] float32, or with pairs to [dim / 2][STEP] pairs. dim is a multiple of 16, of
+/* Keys to [dim][STEP] float32, or with pairs or as words to [dim / 2][STEP] pairs. dim is a multiple of 16, of
  * 16-bit pages at least 32. */
-INLINE void stage_keys(const call *c, space *s) {
-    uint32_t *to = (uint32_t *)s->stage;
+INLINE void stage_some_keys(const call *c, space *s, const int halves, const int is_f16) {
     int64_t words = has_halves(c) ? c->dim / 2 : c->dim;
     for (int64_t next = 0; next < words; next += 16) {
         int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
         for (int side = 0; side < STEP; side += 16) {
-            turn(s->row_of + side, word * 4, to + word * STEP + side);
+            turn(s->row_of + side, word * 4, halves, is_f16,
+                 s->stage + (halves ? 2 : 1) * word * STEP + side);
             if (2 * word < words) ask_for(s->ahead_of + side, word * 4);
         }
     }
-    if (!has_halves(c) || c->pairs) return;
-    for (int64_t word = words - 1; word >= 0; word--) /* from the end: in place */
-        for (int side = 0; side < STEP; side += 16) {
-            vf even, odd;
-            vf_of_halves(to + word * STEP + side, c->type == PAGES_F16, &even, &odd);
-            vf_store(s->stage + 2 * word * STEP + side, even);
-            vf_store(s->stage + (2 * word + 1) * STEP + side, odd);
-        }
+}
+
+INLINE void stage_keys(const call *c, space *s, int as_words) {
+    if (!has_halves(c) || c->pairs || as_words) stage_some_keys(c, s, 0, 0);
+    else if (c->type == PAGES_F16) stage_some_keys(c, s, 1, 1);
+    else stage_some_keys(c, s, 1, 0);
 }
 
 #if RK_DPBF16

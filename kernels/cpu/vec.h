@@ -187,9 +187,11 @@ INLINE __m256 half_exp2i(__m256 x) {
         _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127)), 23));
 }
 INLINE vf vf_exp2i(vf x) { return (vf){half_exp2i(x.a), half_exp2i(x.b)}; }
-INLINE __m256 half_load_bf16(const bf16 *p) {
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+INLINE __m256 half_load_bf16(const bf16 *p) { /* one shuffle, for the load repeats the 8 in each half */
+    const __m256i places = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7,
+                                            -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(all, places));
 }
 INLINE vf vf_load_bf16(const bf16 *p) { return (vf){half_load_bf16(p), half_load_bf16(p + 8)}; }
 INLINE vf vf_load_f16(const f16 *p) {
@@ -201,16 +203,28 @@ INLINE vf vf_load_i8(const int8_t *p) {
     return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(all, 8)))};
 }
+INLINE __m256i bf16_bits(__m256 x) { /* rounded, in the upper halves; the lower are anything */
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i even = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(even, quiet, nan);
+}
 INLINE void vf_store_bf16(bf16 *p, vf x) {
-    float wide[16];
-    vf_store(wide, x);
-    for (int i = 0; i < 16; i++) p[i] = bf16_of(wide[i]);
+    __m256i a = _mm256_srli_epi32(bf16_bits(x.a), 16), b = _mm256_srli_epi32(bf16_bits(x.b), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
+INLINE vf vf_rounded_bf16(vf x) {
+    __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
+    return (vf){_mm256_castsi256_ps(_mm256_and_si256(bf16_bits(x.a), upper)),
+                _mm256_castsi256_ps(_mm256_and_si256(bf16_bits(x.b), upper))};
 }
 INLINE void vf_store_i8(int8_t *p, vf x) {
-    int32_t wide[16];
-    _mm256_storeu_si256((__m256i *)wide, _mm256_cvtps_epi32(x.a));
-    _mm256_storeu_si256((__m256i *)(wide + 8), _mm256_cvtps_epi32(x.b));
-    for (int i = 0; i < 16; i++) p[i] = (int8_t)wide[i];
+    __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+    words = _mm256_permute4x64_epi64(words, 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(words),
+                                                   _mm256_extracti128_si256(words, 1)));
 }
 INLINE vi vi_set(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 INLINE vf vf_of_vi(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
@@ -320,12 +334,17 @@ INLINE float vf_sum(vf x) {
 
 #if RK_ISA == 512
 INLINE float vf_largest(vf x) { return _mm512_reduce_max_ps(x); }
+#elif RK_ISA == 256
+INLINE float vf_largest(vf x) {
+    __m256 y = _mm256_max_ps(x.a, x.b);
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
 #else
 INLINE float vf_largest(vf x) {
-    float v[16], best; /* NaN in lane 0 stays: others are skipped */
-    vf_store(v, x);
-    best = v[0];
-    for (int i = 1; i < 16; i++) best = v[i] > best ? v[i] : best;
+    float best = x.v[0]; /* NaN in lane 0 stays: others are skipped */
+    for (int i = 1; i < 16; i++) best = x.v[i] > best ? x.v[i] : best;
     return best;
 }
 #endif
@@ -356,7 +375,7 @@ INLINE vf vf_exp(vf x) {
     return vf_mul(p, vf_exp2i(n));
 }
 
-#if RK_ISA != 512
+#if RK_ISA == 0
 INLINE vf vf_rounded_bf16(vf x) {
     bf16 packed[16];
     vf_store_bf16(packed, x);
@@ -378,25 +397,6 @@ INLINE float get_any(const void *p, int64_t i, int half) {
 INLINE void put_any(void *p, int64_t i, float x, int half) {
     if (half) ((bf16 *)p)[i] = bf16_of(x);
     else ((float *)p)[i] = x;
-}
-
-/* The lower and upper halves of 16 words, float16 or bfloat16. */
-INLINE void vf_of_halves(const uint32_t *words, int is_f16, vf *even, vf *odd) {
-    uint16_t low[16], high[16];
-#if RK_ISA == 512
-    __m512i x = _mm512_loadu_si512(words);
-    if (!is_f16) {
-        *even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-        *odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)));
-        return;
-    }
-    _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(x));
-    _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
-#else
-    for (int i = 0; i < 16; i++) low[i] = (uint16_t)words[i], high[i] = (uint16_t)(words[i] >> 16);
-#endif
-    *even = is_f16 ? vf_load_f16(low) : vf_load_bf16(low);
-    *odd = is_f16 ? vf_load_f16(high) : vf_load_bf16(high);
 }
 
 #endif
