@@ -8,33 +8,18 @@ from typing import Any
 import openai
 import pytest
 from live_server import CONTEXT, shared_server
+from openai_chat import ASK, MODEL, chat, connect, refused
 
 from radixgen.serve.schemas import ChatAnswer, CompletionAnswer
 
-MODEL = "tiny"
-ASK: list[Any] = [{"role": "user", "content": "How are you?"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}
 GREEDY: dict[str, Any] = {"temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{shared_server().url}/v1", api_key="none", max_retries=0, timeout=60
-    ) as client:
+    with connect() as client:
         yield client
-
-
-def chat(client: openai.OpenAI, **options: Any) -> Any:
-    options = {"model": MODEL, "messages": ASK, "max_tokens": 12, **options}
-    return client.chat.completions.create(**options)
-
-
-def refused(client: openai.OpenAI, **options: Any) -> Any:
-    """The body of the 400 that a chat request gets."""
-    with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, **options)
-    return caught.value.body
 
 
 # ---- models ----
