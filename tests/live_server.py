@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 from helpers import write_tiny_model
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 CONTEXT = 16384  # of the tiny model
 NUM_PAGES = 2000  # of the shared server
 
@@ -95,7 +95,7 @@ def shared_server() -> LiveServer:
     return LiveServer(tiny_model(), "--set", f"num_pages={NUM_PAGES}")
 
 
-def wait_until(condition: "object", seconds: float = 60.0) -> None:
+def wait_until(condition: "object", seconds: float = 200.0) -> None:
     """Poll until `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]

@@ -17,7 +17,7 @@ from radixgen.lang.ir import Gen, GenOptions, Node, Scores, Select
 from radixgen.types import CacheHint
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 200.0) -> None:
     """Poll until `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():

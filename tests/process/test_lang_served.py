@@ -156,7 +156,7 @@ def test_cancelling_frees_the_server(endpoint: RuntimeEndpoint) -> None:
     with pytest.raises(rg.RequestAborted):
         state.sync()
     with shared_server().client() as client:
-        wait_until(lambda: is_idle(client), 60)
+        wait_until(lambda: is_idle(client))
 
 
 def test_the_tokenizer_must_be_the_servers(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def generate(rid: str) -> GenerateRequest:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 200))
 
 
 def test_tokens_come_in_order_and_end_once(served: Served) -> None:
@@ -325,7 +325,7 @@ def test_a_runtime_that_vanishes_fails_everything_once(served: Served) -> None:
         served.engine.open.clear()
         served.loop._clients.clear()  # so that the loop ends without a word
         served.loop.ring()
-        await asyncio.wait_for(log.over.wait(), 60)
+        await asyncio.wait_for(log.over.wait(), 200)
         assert len(log.ends) == 1
         assert isinstance(log.ends[0], RuntimeUnavailable)
         with pytest.raises(RuntimeUnavailable, match="gone"):

@@ -16,7 +16,7 @@ from radixgen.config import from_settings
 from radixgen.runtime import ranks
 from radixgen.runtime.build import build_engine
 
-SECONDS = 60.0
+SECONDS = 200.0
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 SEEDED = SamplingParams(temperature=1, top_p=0.9, seed=7, max_tokens=16, ignore_eos=True)
 SHARED = "Fifty prompts begin with the same words, "

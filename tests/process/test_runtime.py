@@ -46,7 +46,7 @@ def runtime(model: Path) -> Iterator[Runtime]:
         yield runtime
 
 
-def wait_until(condition: Any, seconds: float = 60.0) -> None:
+def wait_until(condition: Any, seconds: float = 200.0) -> None:
     """Poll until `condition()` holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -251,7 +251,7 @@ def test_the_async_twin(model: Path, runtime: Runtime) -> None:
         with pytest.raises(RuntimeUnavailable):
             await rt.generate("after", GREEDY)
 
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), 200))
 
 
 def test_an_async_client_of_the_same_runtime(runtime: Runtime) -> None:
@@ -262,7 +262,7 @@ def test_an_async_client_of_the_same_runtime(runtime: Runtime) -> None:
         assert (await client.generate("async", GREEDY)).token_ids == expected
         client.close()
 
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), 200))
 
 
 # ---- wrong arguments ----

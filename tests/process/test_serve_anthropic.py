@@ -25,7 +25,7 @@ TOOL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(
-        base_url=shared_server().url, api_key="none", max_retries=0, timeout=60
+        base_url=shared_server().url, api_key="none", max_retries=0, timeout=200
     ) as client:
         yield client
 

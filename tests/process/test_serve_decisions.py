@@ -36,7 +36,7 @@ def http() -> Iterator[httpx2.Client]:
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{shared_server().url}/v1", api_key="none", max_retries=0, timeout=60
+        base_url=f"{shared_server().url}/v1", api_key="none", max_retries=0, timeout=200
     ) as client:
         yield client
 

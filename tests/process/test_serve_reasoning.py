@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 @pytest.fixture(scope="module")
 def client(server: LiveServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=200
     ) as client:
         yield client
 

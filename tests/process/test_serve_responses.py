@@ -35,7 +35,7 @@ class Point(BaseModel):
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{shared_server().url}/v1", api_key="none", max_retries=0, timeout=60
+        base_url=f"{shared_server().url}/v1", api_key="none", max_retries=0, timeout=200
     ) as client:
         yield client
 

@@ -157,7 +157,7 @@ def test_processes_that_race_fetch_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", RACER, str(Path(__file__).parent), str(log)]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [child.communicate(timeout=60)[0].strip() for child in children]
+    said = [child.communicate(timeout=250)[0].strip() for child in children]
     assert said == [str(len(CONTENT))] * 2
     assert log.read_text() == "fetch\n"
 

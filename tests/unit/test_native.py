@@ -180,7 +180,7 @@ def test_concurrent_starts_build_once(source: Path, tmp_path: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
         for _ in range(4)
     ]
-    assert [start.communicate(timeout=120)[0].strip() for start in starts] == ["7"] * 4
+    assert [start.communicate(timeout=250)[0].strip() for start in starts] == ["7"] * 4
     assert len(built(tmp_path)) == 1
 
 

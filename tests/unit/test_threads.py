@@ -72,7 +72,7 @@ def test_leaving_early_closes_the_source(thread: LoopThread) -> None:
     items = thread.iterate(source.count())
     assert next(items) == 0
     items.close()
-    assert source.closed.wait(2)
+    assert source.closed.wait(60)
 
 
 def test_dropping_the_generator_closes_the_source(thread: LoopThread) -> None:
@@ -81,7 +81,7 @@ def test_dropping_the_generator_closes_the_source(thread: LoopThread) -> None:
     assert next(items) == 0
     del items
     gc.collect()
-    assert source.closed.wait(2)
+    assert source.closed.wait(60)
 
 
 def test_after_the_end_calls_are_refused(thread: LoopThread) -> None:
@@ -100,9 +100,9 @@ def test_after_the_end_calls_are_refused(thread: LoopThread) -> None:
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert started.wait(2)
+    assert started.wait(60)
     thread.stop()
-    worker.join(2)
+    worker.join(60)
     assert isinstance(caught[0], RuntimeUnavailable)
     with pytest.raises(RuntimeUnavailable, match="shut down"):
         thread.run(double(1))
