@@ -180,5 +180,9 @@ def build(spec: GrammarSpec, rules: RuleSet) -> Node:
     front_end: Any = getattr(importlib.import_module(f"radixgen.grammars.{module}"), function)
     options = dict(spec.options)
     healed = options.pop(HEALED, "")
+    if not isinstance(healed, str) or max(healed, default="") > "\xff":
+        raise InvalidGrammar(
+            f"the option {HEALED}={healed!r} is not bytes, written as Latin-1 text"
+        )
     node: Node = front_end(spec.source, options, rules)
-    return concat(literal(str(healed).encode("latin-1")), node) if healed else node
+    return concat(literal(healed.encode("latin-1")), node) if healed else node

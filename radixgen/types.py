@@ -59,6 +59,8 @@ class GrammarSpec:
         if not isinstance(options, tuple) or not all(map(_is_option, options)):
             message = f"grammar options={shown(options)} is not a tuple of (name, value) pairs"
             raise InvalidRequest(message, "grammar")
+        if len(dict(options)) < len(options):
+            raise InvalidRequest(f"grammar options={shown(options)} has a name twice", "grammar")
 
 
 def _is_option(pair: object) -> bool:

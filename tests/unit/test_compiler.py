@@ -8,7 +8,7 @@ import pytest
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import compiler as compiler_module
-from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.compiler import HEALED, GrammarCompiler
 from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
@@ -69,6 +69,13 @@ def test_a_failed_compile_is_told_to_all_and_not_kept(compiler: GrammarCompiler)
 def test_what_nothing_satisfies_is_refused(compiler: GrammarCompiler) -> None:
     with pytest.raises(InvalidGrammar, match="satisf"):
         compiler.compile(GrammarSpec("json_schema", json.dumps({"enum": []})))
+
+
+@pytest.mark.parametrize("healed", ["日", 5, None])
+def test_what_comes_before_the_text_is_bytes(compiler: GrammarCompiler, healed: object) -> None:
+    spec = GrammarSpec("regex", "a", ((HEALED, healed),))  # type: ignore[arg-type]  # bad on purpose
+    with pytest.raises(InvalidGrammar, match="healed="):
+        compiler.compile(spec)
 
 
 def test_masks_from_many_threads_are_those_of_one(compiler: GrammarCompiler) -> None:

@@ -147,6 +147,7 @@ def test_messages_stay_short_whatever_was_given(name: str, value: Any) -> None:
         {"kind": "regex", "source": "a", "options": {"x": 1}},
         {"kind": "regex", "source": "a", "options": (("x", [1]),)},
         {"kind": "regex", "source": "a", "options": 5},
+        {"kind": "regex", "source": "a", "options": (("x", 1), ("x", 2))},
     ],
 )
 def test_a_constraint_of_wrong_types_is_refused(fields: dict[str, Any]) -> None:
