@@ -34,17 +34,19 @@ def largest_inputs() -> Tensor:
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 @pytest.mark.parametrize("kind", FIRST_CODE)
 def test_the_largest_sums_are_exact_in_every_form(kind: str, activations: Activations) -> None:
-    before, results = library.library(), []
-    for flags in ((), ("-DRK_AVX2",), ("-DRK_PORTABLE",)):
-        chosen = library.load(*flags)
-        if chosen is None:
-            pytest.skip("no C compiler")
-        library.use(chosen)
-        x = largest_inputs()
-        results.append(
-            [linear(x, filled(kind, fill, activations)) for fill in (0, 0x7F, 0x80, 255)]
-        )
-    library.use(before)
+    x, results = largest_inputs(), []
+    before = library.library()
+    try:
+        for flags in ((), ("-DRK_AVX2",), ("-DRK_PORTABLE",)):
+            chosen = library.load(*flags)
+            if chosen is None:
+                pytest.skip("no C compiler")
+            library.use(chosen)
+            results.append(
+                [linear(x, filled(kind, fill, activations)) for fill in (0, 0x7F, 0x80, 255)]
+            )
+    finally:
+        library.use(before)
     for native, avx2, portable in zip(*results, strict=True):
         assert torch.equal(native, portable)
         assert torch.equal(avx2, portable)
