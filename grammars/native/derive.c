@@ -156,7 +156,7 @@ static void partition(Engine *e, u32 node, Partition *p) {
 }
 
 /* Where in `lists` the byte classes of a node are: their number, then their masks. They are
-   disjoint; a class whose derivative is EMPTY at first sight is left out. */
+   disjoint, and each byte is in one of them, also where its derivative is EMPTY. */
 u32 classes_of(Engine *e, u32 node) {
     if (e->nodes.p[node].part) return e->nodes.p[node].part - 1;
     Partition p;
