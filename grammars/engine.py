@@ -75,7 +75,12 @@ class Engine(Protocol):
         ...
 
     def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
-        """Take from a state's mask what leaves more than `budget` - 1 tokens to complete."""
+        """Take from a state's mask what leaves more than `budget` - 1 tokens to complete.
+
+        What stays can be completed: `fewest_tokens` is a bound from above, of which one token of a
+        shortest text takes one. It is exact where each token is one byte; a longer text, or another
+        as short, may be spelled by fewer tokens.
+        """
         ...
 
     def hooks(self, state: int) -> list[Hook]:

@@ -222,7 +222,9 @@ class NativeEngine:
             if bitmask is not self._bitmask:
                 self._look_at(bitmask)
             at = self._bitmask_at + row * self._bitmask_stride
-            self._checked(self._library.rx_restrict(self._at, state, at, max(budget, 0)))
+            self._checked(
+                self._library.rx_restrict(self._at, state, at, min(max(budget, 0), NEVER))
+            )
 
     def hooks(self, state: int) -> list[Hook]:
         out = (ctypes.c_uint32 * MAX_HEADS)()

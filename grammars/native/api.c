@@ -11,6 +11,7 @@ enum { FUEL = 8000000, MAX_GROWTH = 64 << 20 };
 
 /* What one call may do: so much work, and so many more bytes. */
 static void start_call(Engine *e) {
+    e->weigh = e->asked.n = 0; /* a call that failed may have left them */
     e->fuel = FUEL;
     e->call_bytes = e->bytes + MAX_GROWTH < e->max_bytes ? e->bytes + MAX_GROWTH : e->max_bytes;
 }
@@ -104,8 +105,8 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->rules), DROP(e->chains), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
     DROP(e->toggles), DROP(e->slices), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
-    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path),
-    DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->text), DROP(e->best), DROP(e->search),
+    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->asked),
+    DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->text), DROP(e->best), DROP(e->search),
     DROP(e->seen), DROP(e->derivatives);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,

@@ -331,6 +331,7 @@ static int ends_within(Engine *e, u32 state, u32 tokens) {
 u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
     const Trie *t = &e->trie;
     u32 removed = 0;
+    if (budget > NEVER) budget = NEVER; /* what cannot be spelled is in no budget */
     if (budget && t->all_bytes && worst_cost(e, state) <= budget - 1) return 0;
     RESERVE(e, e->path, t->max_depth + 2);
     e->path.p[0] = state;

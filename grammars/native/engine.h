@@ -196,6 +196,7 @@ typedef struct Engine {
     VEC(u32) after;
     VEC(u32) hits;                                    /* tokens of a walk */
     VEC(u32) unfolded;                                /* stacks that a mask is put together from */
+    VEC(u32) asked;                                   /* states whose masks are being made */
     VEC(u32) path;                                    /* state by depth of a walk */
     VEC(u32) path2;
     VEC(u32) met;                                     /* states of one walk */

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60, ALL_CHARACTERS = 120 };
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
+       ALL_CHARACTERS = 120, MAX_ASKED = 2000 };
 
 /* Note what a completion from a state costs, if that is asked for. */
 void weigh(Engine *e, u32 state) {
@@ -64,7 +65,8 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
     return 1;
 }
 
-/* The same for two states, collecting tokens on which they differ. */
+/* The same for two states, collecting tokens on which they differ. A token that both allow costs more
+   in the first where less is left of it, as beside a complement, so that it is weighed too. */
 static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
     const Trie *t = &e->trie;
     u32 visited = 0;
@@ -81,6 +83,7 @@ static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
             continue;
         }
         if ((a == DEAD) != (b == DEAD)) add_hits(e, i, a);
+        else if (t->nodes[i].token >= 0) weigh(e, a);
         e->path.p[level + 1] = a;
         e->path2.p[level + 1] = b;
         i++;
@@ -213,7 +216,10 @@ static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     return slice;
 }
 
+/* NONE as well where that mask is asked for on the way to itself, as loops within loops may do. */
 static u32 difference_from(Engine *e, u32 state, u32 other) {
+    for (u32 i = 0; i < e->asked.n; i++)
+        if (e->asked.p[i] == other) return NONE;
     u32 known = mask_record(e, other);
     e->hits.n = 0;
     if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
@@ -396,8 +402,9 @@ u32 mask_record(Engine *e, u32 state) {
     if (e->weigh && worst && worst - 1 > e->worst) e->worst = worst - 1;
     if (e->states.p[state].record && (!e->weigh || worst))
         return e->states.p[state].record - 1;
-    if (++e->depth > 2000) fail(e, TOO_DEEP);
     if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+    if (e->asked.n == MAX_ASKED) fail(e, TOO_DEEP);
+    PUSH(e, e->asked, state);
     State s = e->states.p[state];
     u32 record = NONE;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
@@ -407,7 +414,7 @@ u32 mask_record(Engine *e, u32 state) {
         if (record == NONE) record = open_record(e, state);
     }
     if (record == NONE) record = walk_record(e, state, ~0ull);
-    e->depth--;
+    e->asked.n--;
     e->states.p[state].record = record + 1;
     return record;
 }

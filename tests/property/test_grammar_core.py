@@ -162,14 +162,15 @@ def bounded_words(low: int, high: int) -> Node:
     return concat(lit(b'"'), both, lit(b'"'), optional(lit(b",")))
 
 
-def far_end() -> Node:
+def far_end(letters: bytes) -> Node:
     """Parts that may be empty or repeated, beside complements: the shortest way is not plain."""
-    parts = [repeat(byte_set(b"xy"), i % 3, 2 + i % 2) for i in range(7)]
-    unlike = concat(repeat(byte_set(b"xy"), 0, 8), star(lit(b"y")))
+    x, y = letters[:1], letters[1:]
+    parts = [repeat(byte_set(letters), i % 3, 2 + i % 2) for i in range(7)]
+    unlike = concat(repeat(byte_set(letters), 0, 8), star(lit(y)))
     return conj(
-        expr(concat(*parts, lit(b"xy"))),
+        expr(concat(*parts, lit(letters))),
         complement(expr(unlike)),
-        complement(expr(concat(star(ANY_BYTE), lit(b"yx"), star(ANY_BYTE), lit(b"yxy")))),
+        complement(expr(concat(star(ANY_BYTE), lit(y + x), star(ANY_BYTE), lit(y + x + y)))),
     )
 
 
@@ -197,6 +198,8 @@ GRAMMARS: dict[str, Callable[[], Node]] = {
     ),
     "bounded words": lambda: bounded_words(1, 14),
     "hardly bounded words": lambda: bounded_words(0, 60),
+    "far end": lambda: far_end(b"ab"),
+    "far end, no word": lambda: far_end(b"xy"),
     "two strings": lambda: union(STRING, concat(lit(b'"'), repeat(CHARACTER, 0, 3), lit(b'":'))),
 }
 
@@ -263,7 +266,7 @@ def check_completion(
 def test_costs_are_brute_force() -> None:
     """No token of this vocabulary is longer than one of the bytes: tokens count bytes."""
     python, native = engines()
-    node = far_end()
+    node = far_end(b"xy")
     waiting, seen = [(python.start(node), native.start(node))], set()
     while waiting:
         one, two = waiting.pop()
