@@ -46,6 +46,9 @@ MAX_BYTES = 2 << 30  # of the process's address space
 AGAIN = 0.05  # seconds of the processor after which what did not end is told to again
 NICE = 10  # of the process, unless it is told more; and of its start
 AMPLE = 1 << 20  # tokens: a budget that no grammar is short of
+# What a process dies of by its own doing, memory that a library was not given among it. Other
+# signals are sent: by who ends processes, or by a system whose memory is short.
+_OWN_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 # Without the working directory on its path (-P), where a folder may be named as one of our modules.
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -59,8 +62,8 @@ class TakesLong(Exception):
     """A constraint was stopped after a screen's seconds: whether it compiles is not known."""
 
 
-class _KilledError(Exception):
-    """The process was killed by someone else."""
+class _LostError(Exception):
+    """The process was killed by someone else, or has ended before it was ready."""
 
 
 class Screen:
@@ -112,17 +115,18 @@ class Screen:
         """Return if a constraint compiles and begins within the limits, or if nobody knows.
 
         Raises InvalidGrammar for what does not compile or takes too much memory, TakesLong for what
-        takes too long, and Overloaded when the process is not ready in time.
+        takes too long, and Overloaded when the process is not ready in time, or is killed again
+        and again: that says nothing of the constraint.
         """
-        with contextlib.suppress(_KilledError):
+        with contextlib.suppress(_LostError):
             return self._check(spec)
-        try:  # whoever killed it, be it for want of memory: once is no fault of the constraint
+        try:
             self._check(spec)
-        except _KilledError:
-            message = (
-                "the process that tries the constraint was killed twice; simplify it, or see to"
-            )
-            raise InvalidGrammar(f"{message} memory if others are killed too") from None
+        except _LostError:
+            raise Overloaded(
+                "the process that tries constraints was lost twice, so that this one could not be "
+                "tried; try again, and see to this machine's memory, or to who ends its processes"
+            ) from None
 
     def _check(self, spec: GrammarSpec) -> None:
         self.start()
@@ -153,21 +157,26 @@ class Screen:
         """Why a process has ended that was to compile a constraint."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
-        was_killed = process.returncode == -signal.SIGKILL and not self._is_closed
+        code = process.returncode or 0
+        was_killed = code < 0 and -code not in _OWN_FAULTS and not self._is_closed
         self._kill()
         if was_killed:
-            return _KilledError()
+            return _LostError()
         limit = f"{self.max_bytes >> 20} MiB"
         return InvalidGrammar(f"the constraint takes over {limit} to compile; simplify it")
 
     def _hear_hello(self, stream: IO[bytes]) -> None:
         """Wait until the process is ready, which is not the constraint's time. Raises Overloaded if
         that takes long: who comes next waits on, since a late hello is no answer to an order."""
-        if self._is_new and _read_line(stream, START_SECONDS) is None:
+        hello = _read_line(stream, START_SECONDS) if self._is_new else b"\n"
+        if hello is None:
             raise Overloaded(
                 f"the process that tries constraints was not ready within {START_SECONDS:g} s, as "
                 "this machine is busy; try again, or see to what else it is at"
             )
+        if not hello.endswith(b"\n"):
+            self._kill()
+            raise _LostError
         self._is_new = False
 
     def _kill(self) -> None:

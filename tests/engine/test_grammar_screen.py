@@ -164,25 +164,73 @@ def test_a_process_that_is_killed_fails_no_constraint(screen: Screen) -> None:
         screen.check(BAD)
 
 
-def test_a_process_that_is_killed_again_and_again_is_told(screen: Screen) -> None:
-    spawn = screen._start
+class Hunted(Screen):
+    """Its process is sent `signal_number` again and again, at its start or once it is ready."""
 
-    def start() -> None:
-        spawn()
-        psutil.Process(pid_of(screen)).kill()
+    signal_number = 0
+    is_ready_first = False
 
-    screen._start = start  # type: ignore[method-assign]
-    with pytest.raises(InvalidGrammar, match="was killed twice"):
+    def _start(self) -> None:
+        super()._start()
+        self._hunt(not self.is_ready_first)
+
+    def _hear_hello(self, stream: Any) -> None:
+        super()._hear_hello(stream)
+        self._hunt(self.is_ready_first)
+
+    def _hunt(self, is_time: bool) -> None:
+        if is_time and self.signal_number:
+            os.kill(pid_of(self), self.signal_number)
+
+
+@pytest.mark.parametrize("is_ready_first", [False, True])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_is_killed_again_and_again_says_nothing_of_a_constraint(
+    signal_number: int, is_ready_first: bool
+) -> None:
+    screen = Hunted()
+    screen.signal_number, screen.is_ready_first = signal_number, is_ready_first
+    try:
+        with pytest.raises(Overloaded, match="lost twice"):
+            screen.check(GOOD)
+        assert screen.num_killed == 2
+        screen.signal_number = 0
         screen.check(GOOD)
-    screen._start = spawn  # type: ignore[method-assign]
+    finally:
+        screen.close()
+
+
+def test_a_process_that_dies_of_a_constraint_is_its_fault() -> None:
+    screen = Hunted()
+    screen.signal_number, screen.is_ready_first = signal.SIGSEGV, True
+    try:
+        with pytest.raises(InvalidGrammar, match="takes over"):
+            screen.check(GOOD)
+    finally:
+        screen.close()
+
+
+def test_memory_is_bounded(screen: Screen) -> None:
     screen.check(GOOD)
+    idle = psutil.Process(pid_of(screen)).memory_info().vms
+    bounded = Screen(max_seconds=60.0, max_bytes=idle + (16 << 20))
+    words = json.dumps([f"{number:064b}" for number in range(50_000)])
+    try:
+        bounded.check(GOOD)
+        with pytest.raises(InvalidGrammar, match=f"over {bounded.max_bytes >> 20} MiB"):
+            bounded.check(GrammarSpec("choice", words))
+        bounded.check(GOOD)
+    finally:
+        bounded.close()
 
 
-def test_memory_is_bounded() -> None:
-    screen = Screen(max_bytes=1 << 20)  # not enough to begin with
-    with pytest.raises(InvalidGrammar, match="over 1 MiB"):
-        screen.check(GOOD)
-    screen.close()
+def test_a_process_without_the_memory_to_begin_says_nothing_of_a_constraint() -> None:
+    screen = Screen(max_bytes=1 << 20)
+    try:
+        with pytest.raises(Overloaded, match="see to this machine's memory"):
+            screen.check(GOOD)
+    finally:
+        screen.close()
 
 
 def test_names_in_the_working_directory_hide_nothing(
