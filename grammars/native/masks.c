@@ -225,7 +225,7 @@ static u32 difference_from(Engine *e, u32 state, u32 other) {
     if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
     Record r = e->records.p[known];
     RESERVE(e, e->hits, r.count);
-    memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
+    if (r.count) memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
     e->hits.n += r.count;
     return finish_record(e, r.base);
 }
