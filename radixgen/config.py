@@ -25,7 +25,8 @@ TensorExchange = Literal["auto", "sockets", "gloo", "nccl"]
 JumpForward = Literal["exact", "fast", "off"]
 """What becomes of text that a grammar forces. `exact`: guessed and verified, the outputs are those
 without it. `fast`: taken as the tokenizer spells it, unverified; every output still obeys, but the
-law of outputs changes, for the model might have spelled it otherwise. `off`: nothing."""
+law of outputs changes, for the model might have spelled it otherwise; where log-probabilities or
+masses are asked for, it is verified. `off`: nothing."""
 
 
 def _require(condition: bool, message: str) -> None:

@@ -19,7 +19,8 @@ _GRAMMAR_KINDS: tuple[str, ...] = get_args(GrammarKind)
 ConstrainedLaw = Literal["masked", "faithful"]
 """What a constrained output is drawn from. `masked`: tokens are forbidden one by one, which prefers
 texts that begin likely and go on unlikely. `faithful`: the model's own law, given that the text
-obeys; it is told when it is complete, and depends on what was drawn under the constraint before."""
+obeys; a stream tells it when it is complete, as all of it may be taken back until then (who reads
+leaves by `abort` or a time limit); and it depends on what was drawn under the constraint before."""
 _LAWS: tuple[str, ...] = get_args(ConstrainedLaw)
 
 

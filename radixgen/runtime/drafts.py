@@ -228,7 +228,8 @@ class Drafter:
         is_trial = max(chance.rate for chance in hopes) < least
         if is_trial and not (memory.owes_trial or memory.idle.pass_over()):
             return []
-        guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial)
+        is_jumping = self._jump_forward == "fast"
+        guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial, is_jumping)
         while self._extend(guess):
             pass
         memory.kinds, memory.hopes, memory.owes_trial = guess.kinds, guess.hopes, False
@@ -347,6 +348,7 @@ class _Guess:
         least: float,
         memory: Memory,
         is_trial: bool,
+        is_jumping: bool,
     ) -> None:
         self.memory = memory
         self.drafts: list[int] = []
@@ -361,6 +363,7 @@ class _Guess:
         self._chances = memory.chances
         self._chance = 1.0
         self.is_trial = is_trial
+        self._is_jumping = is_jumping
         self._data: bytearray | None = None  # the last tokens, drafts included
 
     def is_worth(self, kind: Kind) -> bool:
@@ -380,8 +383,12 @@ class _Guess:
         for token, kind in zip(tokens, kinds, strict=True):
             if len(self.drafts) == self._limit or not self.is_worth(kind):
                 return False
-            if self.matcher is not None and not self.matcher.accept_token(token):
-                return False
+            if self.matcher is not None:
+                if not self.matcher.accept_token(token):
+                    return False
+                # What is forced here is to be taken as without drafts, or they would change tokens.
+                if self._is_jumping and self.matcher.forced_bytes():
+                    return False
             self.drafts.append(token)
             self.kinds.append(kind)
             self._chance *= self._chances[kind].rate

@@ -54,7 +54,9 @@ class SamplingFields(Closed):
     skip_special_tokens: bool | None = None
     token_healing: bool | None = None
     constrained_law: Literal["masked", "faithful"] | None = Field(
-        None, description="faithful: as the model would write, given that the text obeys"
+        None,
+        description="faithful: as the model would write, given that the text obeys; a stream tells "
+        "it when it is complete",
     )
     grammar_mass: bool | None = Field(
         None, description="tell how much of the model's law the constraint left, 0 to 1"

@@ -170,6 +170,26 @@ def test_unverified_text_is_spelled_as_the_tokenizer_would() -> None:
     expect_empty(engine.scheduler)
 
 
+@pytest.mark.parametrize("spec", [FORCED, *SPECS[:2]])
+def test_drafts_change_no_token_beside_unverified_text(spec: GrammarSpec) -> None:
+    found = []
+    for is_drafting in (False, True):
+        settings: Any = {"prompt_lookup": is_drafting, "suffix_drafts": is_drafting}
+        engine = make_engine(Drafter(LongestFirst(), jump_forward="fast", **settings))
+        for turn in range(3):
+            for seed in range(4):
+                request = GenerateRequest(
+                    f"r{turn} {seed}", SamplingParams(max_tokens=80, seed=seed), spec
+                )
+                engine.add(request, array("i", [seed] * 6))
+            found.append(
+                {rid[3:]: ids for (rid, _), ids in tokens_of(drive_engine(engine)).items()}
+            )
+        assert engine.stats()["jumped_tokens"] > 0
+    assert engine.stats()["accepted_drafts"] > 0
+    assert all(outputs == found[0] for outputs in found)
+
+
 def test_unverified_text_keeps_within_max_tokens() -> None:
     """Where the tokenizer's spelling is too long to finish in time, the shortest one is drawn."""
     ends: list[Any] = []
