@@ -10,120 +10,69 @@
 #if RK_DPBF16
 #define PAIRS 32 /* columns that one step takes of bfloat16 */
 typedef __m512bh wide16;
-INLINE wide16 load_pairs(const bf16 *p) { return (__m512bh)_mm512_loadu_si512(p); }
-INLINE wide16 load_pairs_part(const bf16 *p, int n) {
+INLINE wide16 load_pairs(const bf16 *p, int n) {
+    if (n == PAIRS) return (__m512bh)_mm512_loadu_si512(p);
     return (__m512bh)_mm512_maskz_loadu_epi16((1u << n) - 1, p);
 }
 #endif
 
-#if RK_ISA != 256
-/* `outs` outputs of `rows` rows; both are constants where this is inlined. Meanwhile the weights
- * `next` elements on are asked for, unless it is 0, one after the other as they lie. */
-INLINE void block_float(const int rows, const int outs, const float *x, int64_t x_stride,
-                        const float *w, int64_t columns, int64_t next, float *result) {
-    vf sum[16];
-    int64_t k = 0;
-    for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
-    for (; k < columns; k += 16) {
-        int part = columns - k < 16 ? (int)(columns - k) : 16;
-        vf v[8];
-        for (int o = 0; o < outs; o++) {
-            v[o] = part == 16 ? vf_load(w + o * columns + k)
-                              : vf_load_part(w + o * columns + k, part);
-            if (next) __builtin_prefetch(w + next + k * outs + 16 * o);
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf u = part == 16 ? vf_load(x + r * x_stride + k)
-                              : vf_load_part(x + r * x_stride + k, part);
-            UNROLL
-            for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
-        }
-    }
-    for (int i = 0; i < rows * outs; i++) result[i] = vf_sum(sum[i]);
-}
-#endif
+#define APART (RK_ISA == 256) /* whether x is float32 beside bfloat16 weights, and lies apart */
 
-#if RK_DPBF16
-INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_stride,
-                       const bf16 *w, int64_t columns, int64_t next, float *result) {
-    vf sum[16];
-    int64_t k = 0;
-    for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
-    for (; k + PAIRS <= columns; k += PAIRS) {
-        wide16 v[8];
-        for (int o = 0; o < outs; o++) {
-            v[o] = load_pairs(w + o * columns + k);
-            if (next) __builtin_prefetch(w + next + k * outs + PAIRS * o);
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            wide16 u = load_pairs(x + r * x_stride + k);
-            UNROLL
-            for (int o = 0; o < outs; o++)
-                sum[r * outs + o] = _mm512_dpbf16_ps(sum[r * outs + o], u, v[o]);
-        }
-    }
-    if (k < columns) {
-        int part = (int)(columns - k);
-        wide16 v[8];
-        for (int o = 0; o < outs; o++) v[o] = load_pairs_part(w + o * columns + k, part);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            wide16 u = load_pairs_part(x + r * x_stride + k, part);
-            UNROLL
-            for (int o = 0; o < outs; o++)
-                sum[r * outs + o] = _mm512_dpbf16_ps(sum[r * outs + o], u, v[o]);
-        }
-    }
-    for (int i = 0; i < rows * outs; i++) result[i] = vf_sum(sum[i]);
-}
-#elif RK_ISA == 256
+#if APART
 /* 16 columns of bfloat16 as floats: the even ones, then the odd ones, an instruction each. */
 INLINE vf halves_apart(__m256i x) {
     return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
                 _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u)))};
 }
-INLINE vf load_halves_apart(const bf16 *p, int n) {
-    bf16 v[16] = {0};
-    if (n == 16) return halves_apart(_mm256_loadu_si256((const __m256i *)p));
-    memcpy(v, p, (size_t)n * 2);
-    return halves_apart(_mm256_loadu_si256((const __m256i *)v));
-}
+INLINE vf load_halves(const bf16 *p) { return halves_apart(_mm256_loadu_si256((const __m256i *)p)); }
 /* The sum of lanes that lie as halves_apart puts them, in the order of vf_sum. */
-INLINE float sum_apart(vf x) {
+INLINE float sum_halves(vf x) {
     __m256 low = _mm256_unpacklo_ps(x.a, x.b), high = _mm256_unpackhi_ps(x.a, x.b);
     return vf_sum((vf){_mm256_permute2f128_ps(low, high, 0x20),
                        _mm256_permute2f128_ps(low, high, 0x31)});
 }
+#else
+INLINE vf load_halves(const bf16 *p) { return vf_load_bf16(p); }
+INLINE float sum_halves(vf x) { return vf_sum(x); }
+#endif
+
+/* `part` columns from the k-th, zeros behind them. */
 INLINE vf load_columns(const void *p, int64_t k, int part, const int half) {
-    if (half) return load_halves_apart((const bf16 *)p + k, part);
-    return part == 16 ? vf_load((const float *)p + k) : vf_load_part((const float *)p + k, part);
+    bf16 v[16] = {0};
+    if (!half && part == 16) return vf_load((const float *)p + k);
+    if (!half) return vf_load_part((const float *)p + k, part);
+    if (part == 16) return load_halves((const bf16 *)p + k);
+    memcpy(v, (const bf16 *)p + k, (size_t)part * 2);
+    return load_halves(v);
 }
-/* `part` columns from the k-th, added to the sums. */
-INLINE void add_columns(const int rows, const int outs, const int half, const float *x,
+
+/* `part` columns from the k-th, added to the sums. All that is asked for is asked for first: between
+ * the loads, it costs compilers registers. */
+INLINE void add_columns(const int rows, const int outs, const int half, const char *x,
                         int64_t x_stride, const char *w, int64_t columns, int64_t next, int64_t k,
                         int part, vf *sum) {
-    const int width = half ? 2 : 4;
-    vf v[4];
+    const int width = half ? 2 : 4, x_half = half && !APART, x_part = half && APART ? 16 : part;
+    vf v[8];
+    if (next)
+        for (int o = 0; o < outs; o++) __builtin_prefetch(w + (next + k * outs + 16 * o) * width);
     UNROLL
-    for (int o = 0; o < outs; o++) {
-        v[o] = load_columns(w + o * columns * width, k, part, half);
-        if (next) __builtin_prefetch(w + (next + k * outs + 16 * o) * width);
-    }
+    for (int o = 0; o < outs; o++) v[o] = load_columns(w + o * columns * width, k, part, half);
     UNROLL
     for (int r = 0; r < rows; r++) {
-        vf u = load_columns(x + r * x_stride, k, half ? 16 : part, 0);
+        vf u = load_columns(x + r * x_stride * (x_half ? 2 : 4), k, x_part, x_half);
         UNROLL
         for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
     }
 }
-/* block_float and block_half, with sums that stay in the registers. Beside bfloat16, x is float32, each 16 columns as
- * halves_apart puts them, the last filled up with zeros. */
-INLINE void block_any(const int rows, const int outs, const int half, const float *x,
-                      int64_t x_stride, const char *w, int64_t columns, int64_t next,
+
+/* `outs` outputs of `rows` rows; both are constants where this is inlined. Sums stay in registers, for
+ * the last columns are added by themselves: parts would be made in memory, and sums with them.
+ * Meanwhile the weights `next` elements on are asked for, unless it is 0, one after the other as they
+ * lie. Where x lies APART, each 16 columns are as halves_apart puts them, zeros behind the last. */
+INLINE void block_any(const int rows, const int outs, const int half, const void *x,
+                      int64_t x_stride, const void *w, int64_t columns, int64_t next,
                       float *result) {
-    vf sum[4];
+    vf sum[16];
     int64_t k = 0;
     UNROLL
     for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
@@ -132,41 +81,43 @@ INLINE void block_any(const int rows, const int outs, const int half, const floa
     if (k < columns)
         add_columns(rows, outs, half, x, x_stride, w, columns, next, k, (int)(columns - k), sum);
     UNROLL
-    for (int i = 0; i < rows * outs; i++) result[i] = half ? sum_apart(sum[i]) : vf_sum(sum[i]);
+    for (int i = 0; i < rows * outs; i++) result[i] = half ? sum_halves(sum[i]) : vf_sum(sum[i]);
 }
-#define block_half(rows, outs, ...) block_any(rows, outs, 1, __VA_ARGS__)
 #define block_float(rows, outs, ...) block_any(rows, outs, 0, __VA_ARGS__)
-#else
-INLINE vf load_half_part(const bf16 *p, int n) {
-    bf16 v[16] = {0};
-    memcpy(v, p, (size_t)n * 2);
-    return vf_load_bf16(v);
+
+#if RK_DPBF16
+/* As add_columns and block_any, by pairs of bfloat16. */
+INLINE void add_pairs(const int rows, const int outs, const bf16 *x, int64_t x_stride,
+                      const bf16 *w, int64_t columns, int64_t next, int64_t k, int part, vf *sum) {
+    wide16 v[8];
+    if (next)
+        for (int o = 0; o < outs; o++) __builtin_prefetch(w + next + k * outs + PAIRS * o);
+    UNROLL
+    for (int o = 0; o < outs; o++) v[o] = load_pairs(w + o * columns + k, part);
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        wide16 u = load_pairs(x + r * x_stride + k, part);
+        UNROLL
+        for (int o = 0; o < outs; o++)
+            sum[r * outs + o] = _mm512_dpbf16_ps(sum[r * outs + o], u, v[o]);
+    }
 }
 INLINE void block_half(const int rows, const int outs, const bf16 *x, int64_t x_stride,
                        const bf16 *w, int64_t columns, int64_t next, float *result) {
     vf sum[16];
+    int64_t k = 0;
+    UNROLL
     for (int i = 0; i < rows * outs; i++) sum[i] = vf_set(0);
-    for (int64_t k = 0; k < columns; k += 16) {
-        int part = columns - k < 16 ? (int)(columns - k) : 16;
-        vf v[8];
-        for (int o = 0; o < outs; o++) {
-            v[o] = part == 16 ? vf_load_bf16(w + o * columns + k)
-                              : load_half_part(w + o * columns + k, part);
-            if (next) __builtin_prefetch(w + next + k * outs + 16 * o);
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf u = part == 16 ? vf_load_bf16(x + r * x_stride + k)
-                              : load_half_part(x + r * x_stride + k, part);
-            UNROLL
-            for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
-        }
-    }
+    for (; k + PAIRS <= columns; k += PAIRS)
+        add_pairs(rows, outs, x, x_stride, w, columns, next, k, PAIRS, sum);
+    if (k < columns)
+        add_pairs(rows, outs, x, x_stride, w, columns, 0, k, (int)(columns - k), sum);
+    UNROLL
     for (int i = 0; i < rows * outs; i++) result[i] = vf_sum(sum[i]);
 }
+#else
+#define block_half(rows, outs, ...) block_any(rows, outs, 1, __VA_ARGS__)
 #endif
-
-#define APART (RK_ISA == 256) /* whether block_half takes floats that lie apart */
 
 #define BLOCK(rows, outs)                                                                          \
     static void block_##rows##_##outs(const void *x, int64_t x_stride, const void *w,              \
@@ -249,7 +200,7 @@ static void in_parts(const int64_t *arg, rk_thread *t) {
             const bf16 *x = PTR(bf16, 0) + (first + r) * INT(1);
             for (int64_t k = 0; k < columns; k += 16)
                 vf_store(apart + r * stride + k,
-                         load_halves_apart(x + k, columns - k < 16 ? (int)(columns - k) : 16));
+                         load_columns(x, k, columns - k < 16 ? (int)(columns - k) : 16, 1));
         }
         mine[8] = INT(8) + first * INT(10) * (INT(9) ? 2 : 4);
         all_outputs(mine, t);
