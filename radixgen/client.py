@@ -53,6 +53,7 @@ from radixgen.types import GenerateResult, Piece, SamplingParams, ScoreResult, c
 
 LONG_TEXT = 20_000  # characters; longer is tokenized in a thread, so that others go on
 CONNECT_SECONDS = 10.0
+MAX_CONTINUATIONS = 16_384  # of one score: each is a sequence, and others wait behind them
 
 _NOT_CONNECTED = "the runtime is not started; use `with`, start() or connect() first"
 
@@ -420,6 +421,12 @@ def _check_continuations(texts: Any) -> None:
         raise InvalidRequest(message, "continuations")
     if not texts:
         raise InvalidRequest("continuations is empty; give at least one", "continuations")
+    if len(texts) > MAX_CONTINUATIONS:
+        message = (
+            f"continuations are {len(texts):,}, over the limit of {MAX_CONTINUATIONS:,}; score "
+        )
+        message += "them in parts, or let the model write one under a choice of them"
+        raise InvalidRequest(message, "continuations")
 
 
 def _is_ids(prompts: list[Any]) -> bool:

@@ -315,6 +315,7 @@ def test_wrong_scores_and_chats_are_refused(runtime: Runtime) -> None:
         ("a", "yes", "continuations='yes' is not a list"),
         ("a", 5, "continuations=5 is not a list"),
         ("a", [""], "continuations is empty"),
+        ("a", ["b"] * 16_385, "16,385, over the limit of 16,384"),
         ("a", [[999]], "token id 999"),
     )
     unchecked: Any = runtime
