@@ -46,6 +46,14 @@ INLINE vf load_columns(const void *p, int64_t k, int part, const int half) {
     return load_halves(v);
 }
 
+/* As one that is not loaded again for each use: AVX2 multiplies faster than it loads. */
+INLINE vf kept(vf x) {
+#if RK_ISA == 256
+    __asm__("" : "+x"(x.a), "+x"(x.b));
+#endif
+    return x;
+}
+
 /* `part` columns from the k-th, added to the sums. All that is asked for is asked for first: between
  * the loads, it costs compilers registers. */
 INLINE void add_columns(const int rows, const int outs, const int half, const char *x,
@@ -56,10 +64,13 @@ INLINE void add_columns(const int rows, const int outs, const int half, const ch
     if (next)
         for (int o = 0; o < outs; o++) __builtin_prefetch(w + (next + k * outs + 16 * o) * width);
     UNROLL
-    for (int o = 0; o < outs; o++) v[o] = load_columns(w + o * columns * width, k, part, half);
+    for (int o = 0; o < outs; o++) {
+        v[o] = load_columns(w + o * columns * width, k, part, half);
+        if (rows > 1) v[o] = kept(v[o]);
+    }
     UNROLL
     for (int r = 0; r < rows; r++) {
-        vf u = load_columns(x + r * x_stride * (x_half ? 2 : 4), k, x_part, x_half);
+        vf u = kept(load_columns(x + r * x_stride * (x_half ? 2 : 4), k, x_part, x_half));
         UNROLL
         for (int o = 0; o < outs; o++) sum[r * outs + o] = vf_fma(u, v[o], sum[r * outs + o]);
     }
