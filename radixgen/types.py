@@ -19,8 +19,8 @@ _GRAMMAR_KINDS: tuple[str, ...] = get_args(GrammarKind)
 ConstrainedLaw = Literal["masked", "faithful"]
 """What a constrained output is drawn from. `masked`: tokens are forbidden one by one, which prefers
 texts that begin likely and go on unlikely. `faithful`: the model's own law, given that the text
-obeys; a stream tells it when it is complete, as all of it may be taken back until then (who reads
-leaves by `abort` or a time limit); and it depends on what was drawn under the constraint before."""
+obeys; it is told when it is complete (`abort` or a time limit leaves it), and depends on what was
+drawn under the constraint before."""
 _LAWS: tuple[str, ...] = get_args(ConstrainedLaw)
 
 
@@ -42,7 +42,6 @@ class GrammarSpec:
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
-
     kind: GrammarKind
     source: str
     options: tuple[tuple[str, OptionValue], ...] = ()
@@ -51,17 +50,15 @@ class GrammarSpec:
         if self.kind not in _GRAMMAR_KINDS:
             known = ", ".join(_GRAMMAR_KINDS)
             raise InvalidRequest(f"grammar kind={shown(self.kind)} is none of {known}", "grammar")
-        source: Any = self.source
-        if not isinstance(source, str):
-            message = f"grammar source={shown(source)} is not text; a schema is JSON text here"
-            raise InvalidRequest(message, "grammar")
-        check_text("grammar", self.source)
-        options: Any = self.options
-        if not isinstance(options, tuple) or not all(map(_is_option, options)):
-            message = f"grammar options={shown(options)} is not a tuple of (name, value) pairs"
-            raise InvalidRequest(message, "grammar")
-        if len(dict(options)) < len(options):
-            raise InvalidRequest(f"grammar options={shown(options)} has a name twice", "grammar")
+        given: Any = self  # what the types say, callers need not have kept
+        if not isinstance(given.source, str):
+            text = f"grammar source={shown(given.source)} is not text; a schema is JSON text here"
+            raise InvalidRequest(text, "grammar")
+        check_text("grammar", given.source)
+        options = given.options if isinstance(given.options, tuple) else (None,)
+        if not all(map(_is_option, options)) or len(dict(options)) < len(options):
+            text = f"grammar options={shown(given.options)} is no tuple of pairs, each name once"
+            raise InvalidRequest(text, "grammar")
 
 
 def _is_option(pair: object) -> bool:

@@ -6,7 +6,7 @@ Tokens are bytes. `answer(text)` gives what the model would say; `calls` records
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from radixgen.lang.backends.protocol import Generation, Push, Scored
@@ -33,6 +33,10 @@ def chatml(messages: list[dict[str, str]], generation: bool) -> str:
     return text + ("<|assistant|>" if generation else "")
 
 
+async def _settle(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class ScriptedBackend:
     """`answer`: text so far -> what comes next. `logprob`: (text, option) -> one a byte."""
 
@@ -56,6 +60,10 @@ class ScriptedBackend:
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+        rest = asyncio.all_tasks(self.loop)
+        for task in rest:
+            task.cancel()
+        self.loop.run_until_complete(_settle(rest))
         self.loop.close()
 
     def encode(self, text: str, at_start: bool) -> Sequence[int]:

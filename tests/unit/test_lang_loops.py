@@ -232,7 +232,7 @@ def test_a_batch_closed_after_its_programs_have_ended(backend: ScriptedBackend) 
     before = threading.active_count()
     states = asks.run_batch([("a",), ("b",)], backend=backend, generator_style=True)
     assert next(states).ret_value == "(1)"
-    wait_until(lambda: threading.active_count() == before)  # its loop is closed
+    wait_until(lambda: threading.active_count() <= before)  # its loop is closed
     states.close()
 
 

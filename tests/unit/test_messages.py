@@ -67,8 +67,8 @@ GRAMMARS = st.none() | st.builds(
     GrammarSpec,
     st.sampled_from(["regex", "json_schema"]),
     TEXT,
-    st.lists(st.tuples(TEXT, st.none() | TEXT | st.integers() | st.booleans()), max_size=2).map(
-        tuple
+    st.dictionaries(TEXT, st.none() | TEXT | st.integers() | st.booleans(), max_size=2).map(
+        lambda options: tuple(options.items())
     ),
 )
 
