@@ -95,7 +95,7 @@ typedef struct {
     u32 size, depth, first;           /* nodes in it and below; first: of its ids in `order` */
     i32 token;                        /* first id that ends there, or -1 */
     u8 byte;
-} TrieNode;                           /* all of it within one line of the cache: walks skip about */
+} TrieNode;                           /* all of it together: walks skip about */
 
 typedef struct {
     u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* each byte of `usable` is a token */
