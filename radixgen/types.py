@@ -55,7 +55,7 @@ class GrammarSpec:
             text = f"grammar source={shown(given.source)} is not text; a schema is JSON text here"
             raise InvalidRequest(text, "grammar")
         check_text("grammar", given.source)
-        options = given.options if isinstance(given.options, tuple) else (None,)
+        options: Any = given.options if isinstance(given.options, tuple) else (None,)
         if not all(map(_is_option, options)) or len(dict(options)) < len(options):
             text = f"grammar options={shown(given.options)} is no tuple of pairs, each name once"
             raise InvalidRequest(text, "grammar")
