@@ -264,7 +264,7 @@ class Planner:
     def _admit_some(self, step: Step, now: float) -> None:
         displaces = self.config.policy == "priority"
         missing = total_pages_missing(self.running, self.memory.page_size)
-        for sequence, match in self._candidates(now):
+        for sequence, match in self._candidates(step, now):
             while not self._enter(sequence, match, step, missing, now):
                 settled = not step.copies and self._settle(all_of_them=True)
                 if not settled and not (displaces and self._displace(sequence, step)):
@@ -273,10 +273,21 @@ class Planner:
                 missing = total_pages_missing(self.running, self.memory.page_size)
             missing += total_pages_missing((sequence,), self.memory.page_size)
 
-    def _candidates(self, now: float) -> Iterator[tuple[SequenceState, Match | None]]:
-        """Who should enter next, again and again. A match of None: fork from the first choice."""
+    def _candidates(
+        self, step: Step, now: float
+    ) -> Iterator[tuple[SequenceState, Match | None]]:
+        """Who should enter next, again and again. A match of None: fork from the first choice.
+
+        Forks go first, for their pages are here; but while others wait only into half of what is
+        left of tokens and of rows, so that a thousand continuations hold up nobody."""
         looks = 0
-        while self.forks:
+        kept_tokens = step.left // 2 if len(self.queue) else 0
+        kept_rows = (self.max_running - len(self.running)) // 2 if len(self.queue) else 0
+        while (
+            self.forks
+            and step.left > kept_tokens
+            and self.max_running - len(self.running) > kept_rows
+        ):
             yield self.forks[0], self._fork_match(self.forks[0])
         while looks < MAX_LOOKS and (sequence := self.queue.peek(now)) is not None:
             looks += 1
@@ -292,6 +303,8 @@ class Planner:
                 self.marks.hold(sequence)
             else:
                 yield sequence, match
+        while self.forks:
+            yield self.forks[0], self._fork_match(self.forks[0])
 
     def _fork_match(self, child: SequenceState) -> Match | None:
         parent = child.request.sequences[0]

@@ -240,6 +240,22 @@ def test_scoring_computes_the_prefix_once() -> None:
     assert computed == (50 + 2) + (1 + 1) + 1, "a last token predicts nothing"
 
 
+@pytest.mark.parametrize("limits", [{"max_running": 8}, {"max_step_tokens": 16}])
+def test_many_continuations_hold_up_nobody(limits: dict[str, int]) -> None:
+    scheduler, model = make(config=ScheduleConfig(policy="fcfs", **limits))
+    scheduler.add(score(prompt_of(8), [[i % 90, 1, 2, 3] for i in range(200)]))
+    scheduler.update(*take_step(scheduler, model))
+    scheduler.add(ask("b", prompt_of(20, seed=5), 1))
+    events, steps = [], 0
+    while "b" not in terminals_of(events):
+        events += scheduler.update(*take_step(scheduler, model))
+        steps += 1
+    assert steps <= 4
+    assert "s" not in terminals_of(events), "of 200, few were scored meanwhile"
+    assert isinstance(terminals_of(events + drive(scheduler, model))["s"], ScoreOutput)
+    expect_empty(scheduler)
+
+
 @pytest.mark.parametrize("budget", [1, 4, 64])
 def test_prompt_logprobs_even_when_the_prompt_is_cached(budget: int) -> None:
     scheduler, model = make(config=ScheduleConfig(policy="fcfs", max_step_tokens=budget))
