@@ -273,9 +273,7 @@ class Planner:
                 missing = total_pages_missing(self.running, self.memory.page_size)
             missing += total_pages_missing((sequence,), self.memory.page_size)
 
-    def _candidates(
-        self, step: Step, now: float
-    ) -> Iterator[tuple[SequenceState, Match | None]]:
+    def _candidates(self, step: Step, now: float) -> Iterator[tuple[SequenceState, Match | None]]:
         """Who should enter next, again and again. A match of None: fork from the first choice.
 
         Forks go first, for their pages are here; but while others wait only into half of what is
