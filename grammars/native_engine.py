@@ -34,6 +34,7 @@ _SOURCES = (
     "masks.c",
     "slices.c",
     "heads.c",
+    "closures.c",
     "chains.c",
     "complete.c",
     "hooks.c",

@@ -121,8 +121,7 @@ static int compare_names(const void *x, const void *y) {
 
 /* The words without their quotes, as one node. */
 static u32 names_of(Engine *e, Chain c) {
-    Name *names = malloc(c.count * sizeof *names);
-    if (!names) fail(e, OUT_OF_MEMORY);
+    Name *names = borrow(e, c.count * sizeof *names);
     for (u32 i = 0; i < c.count; i++) {
         Span word = e->words.p[c.words + i], name = {word.offset + 1, word.length - 2};
         names[i] = (Name){e->pool.p + name.offset, name};
@@ -130,7 +129,7 @@ static u32 names_of(Engine *e, Chain c) {
     qsort(names, c.count, sizeof *names, compare_names);
     WordTable t = {e->words.n, c.count, NONE, 0};
     for (u32 i = 0; i < c.count; i++) PUSH(e, e->words, names[i].span);
-    free(names);
+    give_back(e, names);
     PUSH(e, e->tables, t);
     return make_words(e, e->tables.n - 1, 0, c.count, 0);
 }

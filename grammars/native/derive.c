@@ -29,12 +29,11 @@ static u32 derive_words(Engine *e, u32 node, u32 byte) {
 }
 
 static u32 derive_parts(Engine *e, Node n, u32 byte) {
-    u32 few[16], *parts = n.b <= 16 ? few : malloc(n.b * sizeof *parts);
-    if (!parts) fail(e, OUT_OF_MEMORY);
+    u32 few[16], *parts = n.b <= 16 ? few : borrow(e, n.b * sizeof *parts);
     for (u32 i = 0; i < n.b; i++) parts[i] = derive(e, e->lists.p[n.a + i], byte);
     spend(e, n.b);
     u32 result = n.kind == K_ALT ? make_alt(e, parts, n.b) : make_and(e, parts, n.b);
-    if (parts != few) free(parts);
+    if (parts != few) give_back(e, parts);
     return result;
 }
 

@@ -69,7 +69,8 @@ typedef struct { u32 head, tail, state, seen, cost; } Stack;
 typedef struct { u32 first, count, state; } StackSet; /* sorted members, of `lists` */
 typedef struct { u32 first, count, whole; } Merge;    /* stacks as given, and what they merge to */
 typedef struct { u32 mask, after, opaque; } Item;     /* opaque: its derivative comes before after */
-enum { S_CLOSED = 1, S_ACCEPTING = 2, S_ENDS = 4 }; /* once closed: may end here, may be at LOOP_END */
+enum { S_CLOSED = 1, S_ACCEPTING = 2, S_ENDS = 4, S_ENDED = 8 }; /* once closed: may end here, may be at
+                                                        LOOP_END; soon ends on plain characters: closures.c */
 enum { DEAD = 0 };                                    /* the state without a way on */
 
 typedef struct {
@@ -82,6 +83,7 @@ typedef struct {
     u32 tokens;              /* tokens of a shortest completion, + 1 */
     u32 slice;               /* of what it reads before LOOP_END (heads.c), + 1 */
     u32 mark;                /* of one walk that met it */
+    u32 pass;                /* what may surely be read (trie.c), + 1 */
     u16 num_classes;
     u8 flags;
     u8 unused;
@@ -94,7 +96,7 @@ typedef struct {
     u64 groups;                       /* of the bytes in it and below: see trie.c */
     u32 size, depth, first;           /* nodes in it and below; first: of its ids in `order` */
     i32 token;                        /* first id that ends there, or -1 */
-    u8 byte;
+    u8 byte, height;                  /* height: bytes of the longest way below, 255 at most */
 } TrieNode;                           /* all of it together: walks skip about */
 
 typedef struct {
@@ -103,6 +105,7 @@ typedef struct {
     u32 *order;                       /* ids by the nodes they end at: those below a node are together */
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
+    u8 group[256];                    /* of a byte */
     Mask usable;                      /* bytes that tokens are made of */
 } Trie;
 #define TOKENS_IN(t, from, to, k)                                                                 \
@@ -122,7 +125,7 @@ typedef struct {                                      /* what follows a loop, me
 } Remainders;
 
 typedef struct {                                      /* the vocabulary as seen by one loop item */
-    u8 usable;
+    u8 usable, has_outside;
     u32 item, start;                                  /* start: the state that begins an item */
     u32 dearest;                                      /* bytes that may be left of an open item: of the
                                                          states in `lists` too, see dearest_of */
@@ -146,6 +149,8 @@ typedef struct {                                      /* states that a walk ofte
     u64 groups[NUM_LOOPS];
     u8 noted[NUM_LOOPS];
 } Loops;
+typedef struct { u64 groups; u32 bytes; } Pass;        /* so many bytes of these groups may surely be read */
+typedef struct { u32 state[NUM_LOOPS], n[NUM_LOOPS]; } Visits; /* of a walk, likewise */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
 typedef struct { Exit *p; u32 n, cap; } ExitList;
@@ -185,6 +190,7 @@ typedef struct Engine {
     VEC(u32) toggles;
     VEC(u32 *) rows;
     VEC(Slice *) slices;
+    VEC(Pass) passes;
     VEC(u64) derivatives;                             /* pairs: key, result */
     Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table,
         record_table;
@@ -209,7 +215,11 @@ typedef struct Engine {
     u32 solving, mark;
     VEC(u8) text;                                     /* a shortest completion */
     VEC(u32) best;                                    /* tokens that spell its rest, by place */
+    u32 plain;                                        /* a plain character, once asked for: closures.c */
     u32 weigh, worst;                                 /* masks.c also asks what completions cost */
+    CountedList inside;                               /* of one slice while it is made */
+    ExitList exits;
+    VEC(void *) borrowed;                             /* memory that a fault gives back: see memory.c */
     u64 steps;                                        /* trie nodes visited, for limits and reports */
 } Engine;
 
@@ -218,6 +228,9 @@ void fail(Engine *e, enum Fault fault);
 void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width);
 void drop(void *p, size_t size);
 void *take(Engine *e, size_t size);
+void *borrow(Engine *e, size_t size);
+void give_back(Engine *e, void *p);
+void give_back_from(Engine *e, u32 first);
 void table_add(Engine *e, Table *t, u32 hash, u32 id);
 
 static inline void spend(Engine *e, u64 work) {
@@ -316,6 +329,7 @@ typedef struct { const u8 *byte; const i32 *depth, *size, *token, *same; } TrieA
                                                          of an id, the next id of equal bytes, or -1 */
 int index_trie(Trie *t, TrieArrays given);
 void drop_trie(Trie *t);
+enum { NUM_MARKS = 33 };
 u64 groups_to(Engine *e, u32 state, u32 next);
 u64 look_for_groups(Engine *e, Loops *loops, u32 state);
 
@@ -326,8 +340,16 @@ static inline u64 groups_in(Engine *e, Loops *l, u32 state) {
     return look_for_groups(e, l, state);
 }
 
+/* What may surely be read from a state, once a walk was there often enough to look. */
+Pass look_for_pass(Engine *e, Visits *visits, u32 state);
+static inline Pass pass_of(Engine *e, Visits *visits, u32 state) {
+    u32 known = e->states.p[state].pass;
+    return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state);
+}
+
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);
+u32 short_record(Engine *e, u32 state);
 u32 add_row(Engine *e, const u32 *words);
 int walk(Engine *e, u32 state, u32 node, u64 limit);
 void weigh(Engine *e, u32 state);
@@ -337,6 +359,9 @@ u32 worst_cost(Engine *e, u32 state);
 /* heads.c */
 u32 head_record(Engine *e, u32 state, int made);
 u32 bounded_record(Engine *e, u32 state);
+
+/* closures.c */
+u32 closure_record(Engine *e, u32 state);
 
 /* complete.c */
 #define NEVER 0x7FFFFFFFu
@@ -350,6 +375,7 @@ Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 int is_code(const Engine *e, u32 item);
+u32 try_outside(Engine *e, Slice *s, u32 state);
 u32 outside_record(Engine *e, Slice *s, u32 state);
 void keep_exits(Engine *e, Slice *s, const ExitList *exits);
 void keep_inside(Engine *e, Slice *s, const CountedList *inside);

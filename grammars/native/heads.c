@@ -163,20 +163,15 @@ static Slice *slice_before(Engine *e, u32 state, const Slice *item) {
     s->item = item ? item->item : EPS;
     s->start = state;
     s->usable = 1;
-    CountedList inside = {NULL, 0, 0};
-    ExitList exits = {NULL, 0, 0};
-    e->hits.n = 0;
-    sort_out(e, s, item, item ? &inside : NULL, &exits);
+    e->hits.n = e->inside.n = e->exits.n = 0;
+    sort_out(e, s, item, item ? &e->inside : NULL, &e->exits);
     if (item) {
-        keep_inside(e, s, &inside);
+        keep_inside(e, s, &e->inside);
     } else {
         s->rows = take(e, sizeof *s->rows);
         s->rows[0] = add_hit_row(e);
     }
-    keep_exits(e, s, &exits);
-    e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
-    DROP(inside);
-    DROP(exits);
+    keep_exits(e, s, &e->exits);
     e->states.p[state].slice = number;
     return s;
 }
@@ -192,6 +187,8 @@ static int stands_out(Engine *e, const Slice *s, u32 mark) {
 static u32 record_before(Engine *e, u32 state, int width, int made) {
     u32 mark, before = before_mark(e, state, width, &mark);
     if (before == DEAD || !(made || e->states.p[before].slice)) return NONE;
+    u32 record = e->states.p[before].slice ? NONE : short_record(e, state);
+    if (record != NONE) return record;
     Slice *s = slice_before(e, before, NULL);
     return stands_out(e, s, mark) ? slice_record(e, s, 0, NONE, mark) : NONE;
 }
@@ -253,7 +250,10 @@ u32 bounded_record(Engine *e, u32 state) {
     Slice *item;
     u32 free = without_bound(e, e->nodes.p[top.head], &item, &high);
     if (free == EMPTY || !is_narrow(e, top.tail, NARROW)) return NONE;
-    Slice *s = slice_before(e, state_of(e, push(e, free, LOOP_END)), item);
+    u32 before = state_of(e, push(e, free, LOOP_END));
+    u32 record = e->states.p[before].slice ? NONE : short_record(e, state);
+    if (record != NONE) return record;
+    Slice *s = slice_before(e, before, item);
     if (!stands_out(e, s, top.tail)) return NONE;
     u32 base = row_within(e, s, high);
     slice_hits(e, s, 0, high, top.tail);

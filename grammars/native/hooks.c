@@ -51,7 +51,7 @@ enum { FUEL = 8000000, MAX_GROWTH = 64 << 20 };
 /* The state with nodes in the place of the rules that it stands before; minus the fault. */
 EXPORT i32 rx_replace(Engine *e, u32 state, const u32 *rules, const u32 *nodes, u32 count) {
     jmp_buf here, *before = e->guard;
-    u32 depth = e->depth;
+    u32 depth = e->depth, borrowed = e->borrowed.n;
     int fault = setjmp(here);
     i32 result = -fault;
     if (!fault) {
@@ -62,5 +62,6 @@ EXPORT i32 rx_replace(Engine *e, u32 state, const u32 *rules, const u32 *nodes, 
     }
     e->guard = before;
     e->depth = depth;
+    give_back_from(e, borrowed);
     return result;
 }

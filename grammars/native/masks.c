@@ -4,12 +4,13 @@
    few rows. The ways to one: walk the trie; for a loop such as the inside of a JSON string, take the
    row of the loop and walk only what can follow it (slices.c); for an intersection with complements,
    such as a key that is none of the listed ones, start from the mask without the complements and
-   walk where the two differ; likewise for a state that most bytes lead into a loop. */
+   walk where the two differ; likewise for a state that most bytes lead into a loop. Whatever reads plain
+   characters on and on takes the row of these (closures.c). */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
+enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 4000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
        ALL_CHARACTERS = 120, MAX_ASKED = 2000 };
 
 /* Note what a completion from a state costs, if that is asked for. */
@@ -37,11 +38,13 @@ static void add_branch(Engine *e, u32 node, u32 state) {
 }
 
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
-   than `limit` nodes were visited. */
+   than `limit` nodes were visited. Where completions are weighed, only what stays in a state is passed
+   over: what costs the same. */
 int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
     u32 end = node + t->nodes[node].size, visited = 0;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
+    Visits visits = {{DEAD}, {0}};
     u32 above = t->nodes[node].depth + 1;
     RESERVE(e, e->path, e->trie.max_depth + 2);
     e->path.p[0] = state;
@@ -52,7 +55,14 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
             i += t->nodes[i].size;
             continue;
         }
-        if (next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next))) {
+        int passes_all;
+        if (e->weigh) {
+            passes_all = next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next));
+        } else {
+            Pass pass = pass_of(e, &visits, here);
+            passes_all = t->nodes[i].height < pass.bytes && !(t->nodes[i].groups & ~pass.groups);
+        }
+        if (passes_all) {
             add_branch(e, i, next);
             i += t->nodes[i].size;
             continue;
@@ -114,11 +124,11 @@ static void flip(u32 *row, const u32 *tokens, u32 n) {
 
 /* The row of the tokens in `hits`. */
 u32 add_hit_row(Engine *e) {
-    u32 words = e->trie.num_words, *row = calloc(words, sizeof *row);
-    if (!row) fail(e, OUT_OF_MEMORY);
+    u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
+    memset(row, 0, words * sizeof *row);
     flip(row, e->hits.p, e->hits.n);
     u32 id = add_row(e, row);
-    free(row);
+    give_back(e, row);
     return id;
 }
 
@@ -142,12 +152,11 @@ u32 finish_record(Engine *e, u32 base) {
     if (found != NONE) return found;
     Record r = {base, e->toggles.n, e->hits.n};
     if (r.count > MAX_TOGGLES) {
-        u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = malloc(bytes);
-        if (!row) fail(e, OUT_OF_MEMORY);
+        u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = borrow(e, bytes);
         memcpy(row, e->rows.p[base], bytes);
         flip(row, e->hits.p, r.count);
         r = (Record){add_row(e, row), 0, 0};
-        free(row);
+        give_back(e, row);
     } else if (r.count) {
         RESERVE(e, e->toggles, r.count);
         memcpy(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32));
@@ -166,8 +175,7 @@ static void write_record(const Engine *e, u32 record, u32 *row) {
 }
 
 static u32 union_of(Engine *e, const u32 *records, u32 n) {
-    u32 words = e->trie.num_words, *both = malloc(2 * words * sizeof *both);
-    if (!both) fail(e, OUT_OF_MEMORY);
+    u32 words = e->trie.num_words, *both = borrow(e, 2 * words * sizeof *both);
     write_record(e, records[0], both);
     for (u32 k = 1; k < n; k++) {
         write_record(e, records[k], both + words);
@@ -181,7 +189,7 @@ static u32 union_of(Engine *e, const u32 *records, u32 n) {
     for (u32 i = 0; i < words; i++)
         for (u32 bits = both[i] ^ row[i]; bits; bits &= bits - 1)
             PUSH(e, e->hits, i * 32 + (u32)__builtin_ctz(bits));
-    free(both);
+    give_back(e, both);
     return finish_record(e, base);
 }
 
@@ -206,6 +214,11 @@ static u32 walk_record(Engine *e, u32 state, u64 limit) {
     return walk(e, state, 0, limit) ? finish_record(e, 0) : NONE;
 }
 
+/* By a walk that is shorter than what else there is to find out; NONE without one. */
+u32 short_record(Engine *e, u32 state) {
+    return e->weigh ? NONE : walk_record(e, state, e->trie.num_nodes / 3);
+}
+
 /* The slice of a loop whose items and what follows it begin with different bytes, or NULL. */
 static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     Slice *slice = slice_of(e, loop.a);
@@ -217,12 +230,12 @@ static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
 }
 
 /* NONE as well where that mask is asked for on the way to itself, as loops within loops may do. */
-static u32 difference_from(Engine *e, u32 state, u32 other) {
+static u32 difference_from(Engine *e, u32 state, u32 other, u64 limit) {
     for (u32 i = 0; i < e->asked.n; i++)
         if (e->asked.p[i] == other) return NONE;
     u32 known = mask_record(e, other);
     e->hits.n = 0;
-    if (!walk_difference(e, state, other, DIFFERENCE_WALK)) return NONE;
+    if (!walk_difference(e, state, other, limit)) return NONE;
     Record r = e->records.p[known];
     RESERVE(e, e->hits, r.count);
     if (r.count) memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
@@ -231,7 +244,7 @@ static u32 difference_from(Engine *e, u32 state, u32 other) {
 }
 
 /* An intersection against itself without its complements. */
-static u32 difference_record(Engine *e, Node both, u32 tail, u32 state) {
+static u32 difference_record(Engine *e, Node both, u32 tail, u32 state, u64 limit) {
     u32 parts[64], n = 0;
     if (both.b > 64) return NONE;
     for (u32 i = 0; i < both.b; i++) {
@@ -239,7 +252,7 @@ static u32 difference_record(Engine *e, Node both, u32 tail, u32 state) {
         if (e->nodes.p[part].kind != K_NOT) parts[n++] = part;
     }
     if (n == 0 || n == both.b) return NONE;
-    return difference_from(e, state, state_of(e, push(e, make_and(e, parts, n), tail)));
+    return difference_from(e, state, state_of(e, push(e, make_and(e, parts, n), tail)), limit);
 }
 
 /* The state that most bytes lead to, if it is a loop that most bytes stay in; else DEAD. */
@@ -293,12 +306,19 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     if (stack == END || stack == LOOP_END) return NONE;
     Stack s = e->stacks.p[stack];
     Node head = e->nodes.p[s.head];
+    if (head.kind == K_REP && !e->nodes.p[head.a].slice) {
+        u32 record = is_open(e, state) ? closure_record(e, state) : NONE;
+        if (record == NONE) record = short_record(e, state);
+        if (record != NONE) return record;
+    }
     Slice *slice = head.kind == K_REP ? usable_slice(e, head, s.tail) : NULL;
     if (slice) return slice_record(e, slice, head.b, head.c, s.tail);
     if (head.kind != K_AND) return NONE;
     u32 record = bounded_record(e, state);
     if (record == NONE) record = head_record(e, state, 0);
-    return record != NONE ? record : difference_record(e, head, s.tail, state);
+    if (record == NONE) record = difference_record(e, head, s.tail, state, SHORT_WALK);
+    if (record == NONE && is_open(e, state)) record = closure_record(e, state);
+    return record != NONE ? record : difference_record(e, head, s.tail, state, DIFFERENCE_WALK);
 }
 
 /* Whether a stack allows much of the vocabulary and has a way of its own to say what. */
@@ -394,7 +414,7 @@ static u32 open_record(Engine *e, u32 state) {
     if (!slice) slice = endless_loop(e, state, WIDE_LOOP, 1);
     if (slice) return outside_record(e, slice, state);
     u32 loop = common_loop(e, state);
-    return loop == DEAD ? NONE : difference_from(e, state, loop);
+    return loop == DEAD ? NONE : difference_from(e, state, loop, DIFFERENCE_WALK);
 }
 
 u32 mask_record(Engine *e, u32 state) {
@@ -408,9 +428,11 @@ u32 mask_record(Engine *e, u32 state) {
     State s = e->states.p[state];
     u32 record = NONE;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
+    int is_new = record == NONE && is_open(e, state) && !endless_loop(e, state, ALL_CHARACTERS, 0);
+    if (is_new) record = closure_record(e, state);
     if (record == NONE) record = parts_record(e, state);
     if (record == NONE && is_open(e, state)) {
-        if (!endless_loop(e, state, ALL_CHARACTERS, 0)) record = head_record(e, state, 1);
+        if (is_new) record = head_record(e, state, 1);
         if (record == NONE) record = open_record(e, state);
     }
     if (record == NONE) record = walk_record(e, state, ~0ull);

@@ -64,6 +64,24 @@ void *take(Engine *e, size_t size) {
     return p;
 }
 
+/* Memory for one call's own use: what fails in between gives back whatever is still out. The last
+   that was borrowed goes back first. */
+void *borrow(Engine *e, size_t size) {
+    RESERVE(e, e->borrowed, 1);
+    void *p = malloc(size ? size : 1);
+    if (!p) fail(e, OUT_OF_MEMORY);
+    return e->borrowed.p[e->borrowed.n++] = p;
+}
+
+void give_back(Engine *e, void *p) {
+    e->borrowed.n--;
+    free(p);
+}
+
+void give_back_from(Engine *e, u32 first) {
+    while (e->borrowed.n > first) free(e->borrowed.p[--e->borrowed.n]);
+}
+
 static void shard_grow(Engine *e, Shard *t) {
     u32 size = t->p ? (t->mask + 1) * 2 : 16;
     charge(e, (size_t)size * sizeof(Slot) / (t->p ? 2 : 1));

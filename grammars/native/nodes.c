@@ -207,8 +207,7 @@ static u32 join_repeats(Engine *e, u32 *parts, u32 n) {
     Counts c;
     for (u32 i = 0; i < n; i++) num += (u32)as_counts(e, parts[i], &c);
     if (num < 2) return n;
-    Counts *counts = malloc(num * sizeof *counts);
-    if (!counts) fail(e, OUT_OF_MEMORY);
+    Counts *counts = borrow(e, num * sizeof *counts);
     num = 0;
     for (u32 i = 0; i < n; i++)
         if (as_counts(e, parts[i], &c)) counts[num++] = c;
@@ -216,19 +215,18 @@ static u32 join_repeats(Engine *e, u32 *parts, u32 n) {
     num = join_counts(counts, num);
     for (u32 i = 0; i < num; i++)
         parts[kept++] = make_cat(e, make_repeat(e, counts[i].a, counts[i].low, counts[i].high), counts[i].b);
-    free(counts);
+    give_back(e, counts);
     return sort_unique(parts, kept);
 }
 
 /* ---- sets of parts ----------------------------------------------------------------------- */
 
 /* Copy parts, those of the given kind replaced by their own parts: to `few` if that has room; else the
-   caller frees. */
+   caller gives it back. */
 static u32 *flatten(Engine *e, u8 kind, const u32 *parts, u32 n, u32 *few, u32 *count) {
     u32 total = 0, k = 0;
     for (u32 i = 0; i < n; i++) total += e->nodes.p[parts[i]].kind == kind ? e->nodes.p[parts[i]].b : 1;
-    u32 *flat = total < FEW ? few : malloc((total + 1) * sizeof *flat);
-    if (!flat) fail(e, OUT_OF_MEMORY);
+    u32 *flat = total < FEW ? few : borrow(e, (total + 1) * sizeof *flat);
     for (u32 i = 0; i < n; i++) {
         Node node = e->nodes.p[parts[i]];
         if (node.kind != kind) flat[k++] = parts[i];
@@ -265,7 +263,7 @@ u32 make_alt(Engine *e, u32 *given, u32 count) {
     else if (n == 0) node = EMPTY;
     else if (n == 1) node = parts[0];
     else node = intern_list(e, (Node){.kind = K_ALT, .flags = flags, .b = n}, parts);
-    if (parts != few) free(parts);
+    if (parts != few) give_back(e, parts);
     return node;
 }
 
@@ -307,7 +305,7 @@ u32 make_and(Engine *e, u32 *given, u32 count) {
         else if (kept == 1) node = parts[0];
         else node = intern_list(e, (Node){.kind = K_AND, .flags = flags, .b = kept}, parts);
     }
-    if (parts != few) free(parts);
+    if (parts != few) give_back(e, parts);
     return node;
 }
 

@@ -83,16 +83,12 @@ Slice *slice_of(Engine *e, u32 item) {
     s->item = item;
     s->start = state_of(e, push(e, item, LOOP_END));
     s->first = first_bytes(e, s->start);
-    CountedList inside = {NULL, 0, 0};
-    ExitList exits = {NULL, 0, 0};
-    s->usable = (u8)sort_tokens(e, s, &inside, &exits);
+    e->inside.n = e->exits.n = 0;
+    s->usable = (u8)sort_tokens(e, s, &e->inside, &e->exits);
     if (s->usable) {
-        keep_inside(e, s, &inside);
-        keep_exits(e, s, &exits);
+        keep_inside(e, s, &e->inside);
+        keep_exits(e, s, &e->exits);
     }
-    e->bytes -= inside.cap * sizeof *inside.p + exits.cap * sizeof *exits.p;
-    DROP(inside);
-    DROP(exits);
     e->nodes.p[item].slice = e->slices.n;
     return s->usable ? s : NULL;
 }
@@ -107,17 +103,17 @@ int is_code(const Engine *e, u32 item) {
 u32 row_within(Engine *e, Slice *s, u32 count) {
     if (count > s->max_count) count = s->max_count;
     if (s->rows[count] != NONE) return s->rows[count];
-    u32 words = e->trie.num_words, *row = calloc(words, sizeof *row);
-    if (!row) fail(e, OUT_OF_MEMORY);
+    u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
+    memset(row, 0, words * sizeof *row);
     for (u32 i = 0; i < s->count_end[count]; i++) row[s->by_count[i] >> 5] |= 1u << (s->by_count[i] & 31);
     s->rows[count] = add_row(e, row);
-    free(row);
+    give_back(e, row);
     return s->rows[count];
 }
 
 /* ---- what follows: the rests of all tokens that leave with one byte, as one trie -------------- */
 
-/* The children of a group of trie nodes, sorted by byte; the caller frees. */
+/* The children of a group of trie nodes, sorted by byte; the caller gives it back. */
 static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
     const Trie *t = &e->trie;
     u32 start[257] = {0};
@@ -127,14 +123,21 @@ static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
     }
     for (u32 b = 1; b < 257; b++) start[b] += start[b - 1];
     *total = start[256];
-    Exit *children = malloc((*total + 1) * sizeof *children);
-    if (!children) fail(e, OUT_OF_MEMORY);
+    Exit *children = borrow(e, (*total + 1) * sizeof *children);
     for (u32 i = 0; i < n; i++) {
         u32 end = group[i].node + t->nodes[group[i].node].size;
         for (u32 c = group[i].node + 1; c < end; c += t->nodes[c].size)
             children[start[t->nodes[c].byte]++] = (Exit){c, group[i].count};
     }
     return children;
+}
+
+/* An empty trie, in the place of one that a fault may have left half made. */
+static Remainders *start_remainders(Engine *e, Remainders **at) {
+    if (!*at) *at = take(e, sizeof **at);
+    Remainders *r = *at;
+    r->byte.n = r->depth.n = r->size.n = r->first.n = r->tokens.n = 0;
+    return r;
 }
 
 static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth) {
@@ -153,58 +156,57 @@ static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth)
         for (j = i + 1; j < total && t->nodes[children[j].node].byte == byte; j++) continue;
         merge(e, r, children + i, j - i, depth + 1);
     }
-    free(children);
+    give_back(e, children);
     r->size.p[node] = r->byte.n - node;
 }
 
 static void merge_exits(Engine *e, Slice *s, u32 byte) {
     u32 from = s->exit_end[byte], count = s->exit_end[byte + 1] - from;
     u64 nodes = 0;
-    s->merged[byte] = 1;
     for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.nodes[s->exits[from + i].node].size;
-    if (nodes == 0 || nodes > MAX_MERGED) return;
-    Remainders *r = take(e, sizeof *r);
-    s->remainders[byte] = r;
-    merge(e, r, s->exits + from, count, 0);
-    PUSH(e, r->first, r->tokens.n);
+    if (nodes && nodes <= MAX_MERGED) {
+        Remainders *r = start_remainders(e, &s->remainders[byte]);
+        merge(e, r, s->exits + from, count, 0);
+        PUSH(e, r->first, r->tokens.n);
+    }
+    s->merged[byte] = 1;
 }
 
-/* The trie without the tokens that stay inside. */
+/* The trie without the branches whose tokens all stay inside. */
 static void build_outside(Engine *e, Slice *s) {
     const Trie *t = &e->trie;
-    u32 inside = s->count_end[s->max_count], num = t->num_nodes;
-    u8 *within = calloc(t->num_tokens + num, 1), *wanted = within + t->num_tokens;
-    Remainders *r = take(e, sizeof *r);
-    if (!within) fail(e, OUT_OF_MEMORY);
+    u32 inside = s->count_end[s->max_count], num = t->nodes[t->num_nodes].first;
+    u32 *before = borrow(e, (num + 1) * sizeof *before); /* by place in `order`: tokens before it that are not */
+    u8 *within = borrow(e, t->num_tokens);
+    memset(within, 0, t->num_tokens);
     for (u32 i = 0; i < inside; i++) within[s->by_count[i]] = 1;
-    u32 *below = calloc(t->max_depth + 2, sizeof *below); /* by depth: what is below the node that comes next */
-    if (!below) fail(e, OUT_OF_MEMORY);
-    for (u32 i = num; i-- > 0;) { /* from the leaves up */
-        u32 depth = t->nodes[i].depth;
-        wanted[i] = below[depth + 1] || (t->nodes[i].token >= 0 && !within[t->nodes[i].token]);
-        below[depth + 1] = 0;
-        below[depth] |= wanted[i];
-    }
-    memset(below, 0, (t->max_depth + 2) * sizeof *below);
-    for (u32 i = 0; i < num; i++) {
-        if (!wanted[i] && i) continue;
-        PUSH(e, r->byte, t->nodes[i].byte);
-        PUSH(e, r->depth, t->nodes[i].depth);
+    before[0] = 0;
+    for (u32 i = 0; i < num; i++) before[i + 1] = before[i] + !within[t->order[i]];
+    Remainders *r = start_remainders(e, &s->outside);
+    u32 *path = borrow(e, (t->max_depth + 2) * sizeof *path), depth = 0; /* what the last node stands in */
+    for (u32 i = 0; i < t->num_nodes;) {
+        TrieNode here = t->nodes[i];
+        if (i && before[here.first] == before[t->nodes[i + here.size].first]) {
+            i += here.size;
+            continue;
+        }
+        for (; i && depth >= here.depth; depth--) r->size.p[path[depth]] = r->byte.n - path[depth];
+        depth = here.depth;
+        path[depth] = r->byte.n;
+        PUSH(e, r->byte, here.byte);
+        PUSH(e, r->depth, here.depth);
         PUSH(e, r->first, r->tokens.n);
-        PUSH(e, r->size, 1);
+        PUSH(e, r->size, 0);
         TOKENS_AT(t, i, k)
             if (!within[k]) PUSH(e, r->tokens, ((Counted){k, 0}));
+        i++;
     }
+    for (u32 i = depth + 1; i-- > 0;) r->size.p[path[i]] = r->byte.n - path[i];
     PUSH(e, r->first, r->tokens.n);
-    free(within);
-    for (u32 i = r->byte.n; i-- > 0;) {
-        u32 depth = r->depth.p[i];
-        r->size.p[i] += below[depth + 1];
-        below[depth + 1] = 0;
-        below[depth] += r->size.p[i];
-    }
-    free(below);
-    s->outside = r;
+    s->has_outside = 1;
+    give_back(e, path);
+    give_back(e, within);
+    give_back(e, before);
 }
 
 static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 high, u32 state) {
@@ -275,16 +277,21 @@ u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
     return finish_record(e, base);
 }
 
-/* The record of a state that can stay in the loop for any number of items: of the other tokens each
-   is tried. */
+/* The record of the tokens inside a loop but those in `hits`; of the other tokens each is tried. */
+u32 try_outside(Engine *e, Slice *s, u32 state) {
+    if (!s->has_outside) build_outside(e, s);
+    u32 base = row_within(e, s, s->max_count);
+    walk_remainders(e, s->outside, state, 0, NONE);
+    return finish_record(e, base);
+}
+
+/* The record of a state that can stay in the loop for any number of items. */
 u32 outside_record(Engine *e, Slice *s, u32 state) {
-    if (!s->outside) build_outside(e, s);
-    u32 base = row_within(e, s, s->max_count), kernel = e->states.p[state].kernel;
+    u32 kernel = e->states.p[state].kernel;
     e->hits.n = 0;
     for (u32 i = 0; e->weigh && i < tail_count(e, kernel); i++) {
         u32 cost = stack_cost(e, tail_at(e, kernel, i)) + dearest_of(e, s);
         if (cost > e->worst) e->worst = cost;
     }
-    walk_remainders(e, s->outside, state, 0, NONE);
-    return finish_record(e, base);
+    return try_outside(e, s, state);
 }

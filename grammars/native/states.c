@@ -71,8 +71,7 @@ static u32 join_stacks(Engine *e, u32 *stacks, u32 n) {
     u32 num = 0, kept = 0;
     for (u32 i = 0; i < n; i++) num += e->nodes.p[e->stacks.p[stacks[i]].head].kind == K_REP;
     if (num < 2) return n;
-    Counts *counts = malloc(num * sizeof *counts);
-    if (!counts) fail(e, OUT_OF_MEMORY);
+    Counts *counts = borrow(e, num * sizeof *counts);
     num = 0;
     for (u32 i = 0; i < n; i++) {
         Stack s = e->stacks.p[stacks[i]];
@@ -85,7 +84,7 @@ static u32 join_stacks(Engine *e, u32 *stacks, u32 n) {
         u32 head = make_repeat(e, counts[i].a, counts[i].low, counts[i].high);
         stacks[kept++] = make_stack(e, head, counts[i].b);
     }
-    free(counts);
+    give_back(e, counts);
     return kept;
 }
 
@@ -93,15 +92,14 @@ static u32 join_stacks(Engine *e, u32 *stacks, u32 n) {
 static u32 merge_tails(Engine *e, const u32 *stacks, u32 n) {
     u32 total = 0, k = 0, head = e->stacks.p[stacks[0]].head;
     for (u32 i = 0; i < n; i++) total += tail_count(e, e->stacks.p[stacks[i]].tail);
-    u32 *tails = malloc(total * sizeof *tails);
-    if (!tails) fail(e, OUT_OF_MEMORY);
+    u32 *tails = borrow(e, total * sizeof *tails);
     for (u32 i = 0; i < n; i++) {
         u32 tail = e->stacks.p[stacks[i]].tail;
         for (u32 c = 0; c < tail_count(e, tail); c++) tails[k++] = tail_at(e, tail, c);
     }
     spend(e, total);
     u32 tail = merge_stacks(e, tails, total);
-    free(tails);
+    give_back(e, tails);
     return make_stack(e, head, tail);
 }
 
@@ -112,8 +110,7 @@ static int compare_heads(const void *x, const void *y) {
 
 static u32 merge_now(Engine *e, u32 *stacks, u32 n) {
     n = join_stacks(e, stacks, n);
-    u64 few[16], *keys = n <= 16 ? few : malloc(n * sizeof *keys);
-    if (!keys) fail(e, OUT_OF_MEMORY);
+    u64 few[16], *keys = n <= 16 ? few : borrow(e, n * sizeof *keys);
     for (u32 i = 0; i < n; i++) { /* the end has no head: it stays alone */
         u32 head = stacks[i] <= LOOP_END ? NONE - stacks[i] : e->stacks.p[stacks[i]].head;
         keys[i] = (u64)head << 32 | stacks[i];
@@ -131,7 +128,7 @@ static u32 merge_now(Engine *e, u32 *stacks, u32 n) {
         for (j = i + 1; j < n && keys[j] >> 32 == keys[i] >> 32; j++) continue;
         stacks[kept++] = j == i + 1 ? stacks[i] : merge_tails(e, stacks + i, j - i);
     }
-    if (keys != few) free(keys);
+    if (keys != few) give_back(e, keys);
     return make_set_of(e, stacks, sort_unique(stacks, kept));
 }
 

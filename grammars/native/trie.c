@@ -5,8 +5,9 @@
 #include "engine.h"
 #include <stdlib.h>
 
-/* Bytes that most automata treat alike are one group; there are fewer than 64. */
-static u32 group_of(u32 byte) {
+/* Bytes that most automata treat alike are one group; there are fewer than 64. The first NUM_MARKS are
+   of one byte. */
+static u32 find_group(u32 byte) {
     static const u8 control[] = {'\t', '\n', '\r'};
     if (byte >= '0' && byte <= '9') return 33;
     if (byte >= 'a' && byte <= 'z') return byte <= 'f' ? 34 : 35;
@@ -34,16 +35,22 @@ int index_trie(Trie *t, TrieArrays given) {
     t->nodes = calloc(num + 1, sizeof *t->nodes);
     t->order = calloc(t->num_tokens + 1, sizeof *t->order);
     int made = parent && path && t->nodes && t->order;
+    for (u32 byte = 0; byte < 256; byte++) t->group[byte] = (u8)find_group(byte);
     for (u32 i = 0; made && i < num; i++) {
         u32 depth = (u32)given.depth[i];
-        u64 group = i ? 1ull << group_of(given.byte[i]) : 0;
+        u64 group = i ? 1ull << t->group[given.byte[i]] : 0;
         path[depth] = i;
         parent[i] = depth ? path[depth - 1] : 0;
-        t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, given.token[i], given.byte[i]};
+        t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, given.token[i], given.byte[i], 0};
         for (i32 id = given.token[i]; id >= 0; id = given.same[id]) t->order[n++] = (u32)id;
     }
     if (made) t->nodes[num].first = n;
-    for (u32 i = num; made && i-- > 1;) t->nodes[parent[i]].groups |= t->nodes[i].groups;
+    for (u32 i = num; made && i-- > 1;) {
+        TrieNode *node = &t->nodes[i], *above = &t->nodes[parent[i]];
+        above->groups |= node->groups;
+        if (node->height == 255) above->height = 255;
+        else if (node->height >= above->height) above->height = (u8)(node->height + 1);
+    }
     free(parent);
     free(path);
     return made;
@@ -58,9 +65,80 @@ void drop_trie(Trie *t) {
 u64 groups_to(Engine *e, u32 state, u32 next) {
     u64 some = 0, others = 0;
     for (u32 byte = 0; byte < 256; byte++)
-        if (step(e, state, byte) == next) some |= 1ull << group_of(byte);
-        else others |= 1ull << group_of(byte);
+        if (step(e, state, byte) == next) some |= 1ull << e->trie.group[byte];
+        else others |= 1ull << e->trie.group[byte];
     return some & ~others;
+}
+
+/* The groups of which every byte leads on from a state. */
+static u64 groups_alive(Engine *e, u32 state) {
+    u64 others = 0;
+    u8 alive[256] = {0}; /* by class: 1 if it is, 2 if not, 0: not known */
+    step(e, state, 0); /* closes it, so that there are classes */
+    for (u32 byte = 0; byte < 256; byte++) {
+        u8 class = e->maps.p[(size_t)e->states.p[state].map * 256 + byte];
+        if (!alive[class]) alive[class] = step(e, state, byte) == DEAD ? 2 : 1;
+        if (alive[class] == 2) others |= 1ull << e->trie.group[byte];
+    }
+    return ~others;
+}
+
+enum { MAX_PASSED = 24, NEARBY = 3, MAX_LEFT_OUT = 6 };
+
+/* Breadth first over the states behind some groups: what is lost, or a state too many, bounds how many
+   bytes may be read. What is lost nearby leaves the group out that leads there, if that is the smaller
+   loss, as an escape is: then 0, and it has to be tried again. */
+static int try_pass(Engine *e, u32 start, Pass *pass) {
+    u32 states[MAX_PASSED] = {start}, depth[MAX_PASSED] = {0}, n = 1;
+    u64 via[MAX_PASSED] = {0};
+    pass->bytes = 255;
+    for (u32 i = 0; i < n && depth[i] < pass->bytes; i++) {
+        u64 lost = pass->groups & ~groups_alive(e, states[i]);
+        if (lost && depth[i] >= NEARBY) {
+            pass->bytes = depth[i];
+        } else if (lost & (lost - 1) && i) {
+            pass->groups &= ~via[i];
+            return 0;
+        }
+        pass->groups &= ~lost;
+        u8 seen[256] = {0}; /* classes */
+        for (u32 byte = 0x20; byte < 0x7F && depth[i] + 1 < pass->bytes; byte++) {
+            u64 group = 1ull << e->trie.group[byte];
+            u8 *met = &seen[e->maps.p[(size_t)e->states.p[states[i]].map * 256 + byte]];
+            if (!(pass->groups & group) || *met) continue;
+            *met = 1;
+            u32 next = step(e, states[i], byte), k = 0;
+            while (k < n && states[k] != next) k++;
+            if (k < n) continue;
+            if (n == MAX_PASSED) pass->bytes = depth[i] + 1;
+            else states[n] = next, via[n] = group, depth[n++] = depth[i] + 1;
+        }
+    }
+    return 1;
+}
+
+static Pass find_pass(Engine *e, u32 start) {
+    u64 printed = 0;
+    for (u32 byte = 0x20; byte < 0x7F; byte++) /* but what is most often an end, and an escape */
+        if (byte != '"' && byte != '\\') printed |= 1ull << e->trie.group[byte];
+    Pass pass = {groups_alive(e, start) & printed, 0};
+    for (u32 i = 0; i < MAX_LEFT_OUT && pass.groups; i++)
+        if (try_pass(e, start, &pass)) return pass;
+    return (Pass){0, 0};
+}
+
+/* `pass_of` while it is not known. */
+Pass look_for_pass(Engine *e, Visits *v, u32 state) {
+    u32 i = state % NUM_LOOPS;
+    if (v->state[i] != state) {
+        v->state[i] = state;
+        v->n[i] = 0;
+    }
+    if (++v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0};
+    Pass pass = find_pass(e, state);
+    PUSH(e, e->passes, pass);
+    e->states.p[state].pass = e->passes.n;
+    return pass;
 }
 
 /* `groups_in` while it is not known. */

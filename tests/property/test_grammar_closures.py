@@ -1,0 +1,126 @@
+"""Masks over many tokens, where the native engine passes over branches of the vocabulary, are what
+the tokens one by one are."""
+
+import json
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.native_engine import NativeEngine, load_library
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec
+
+ENDING = 40  # characters of a text, at most
+
+
+def vocabulary() -> Vocabulary:
+    """Words with blanks and marks about them, pieces of words, escapes, several bytes a letter."""
+    draw = random.Random(11)
+    tokens: set[bytes] = {b'":', b'",', b'"}', b'": "', b'{"', b"additionalPropertie", b"llow deny"}
+    tokens |= {
+        b"additionalProperties",
+        b"xadditionalProperties",
+        b"\\u00",
+        b"\\u0064",
+        b"://",
+        b"}.",
+        b".blf",
+    }
+    letters = "etaoinsrhldcumfpgwybvkxjqzDENYAB0123456789"
+    while len(tokens) < 2500:
+        word = "".join(
+            draw.choices(letters, weights=range(len(letters), 0, -1), k=draw.randint(1, 9))
+        )
+        mark = draw.choice('_-.:/<>{}()=@+*?\\"\n,;')
+        ways = (word, " " + word, word + mark, mark + word, word.upper(), word + "é", "你" + word)
+        tokens.add(draw.choice(ways).encode())
+    tokens |= {
+        "é".encode(),
+        "你好".encode(),
+        "\u2028".encode(),
+        b"\xe4\xbd",
+        "😀".encode(),
+        b"\xf0\x9f",
+    }
+    single = [bytes((byte,)) for byte in range(256)]
+    rest = sorted(tokens - set(single))
+    return Vocabulary.from_tokens([*single, *rest, b"end"], [len(single) + len(rest)])
+
+
+VOCABULARY = vocabulary()
+
+PATTERNS = {
+    "^allow|deny$": ('"allow it"', '"we denydeny"', '"dedeny"'),
+    "[a-zA-Z]{3}": ('"abc"', '"é ab cde"'),
+    "^[^:]+://[^:/]+(:[0-9]+)?(/[^?#/]+)*$": ('"http://ab.c:80/d/e"',),
+    r"^(?!.*(\{Log\}|[\"<>*?:/\\])).*\.[bB][lL][fF]$": ('"a {Lo} b.blf.BLF"',),
+    "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==)$": ('"abcdEFGH12=="',),
+    "^[0-9A-Za-z]{8}-[0-9A-Za-z]{4}$": ('"0123abcd-ABCD"',),
+    "^[a-z]{1,30}( [a-z]{2,5}){0,9}$": ('"abc de fghij"',),
+    r"^\w+@\w+\.com$": ('"ab_c@de.com"', '"a@b.com"'),
+    "ete.*ana": ('"an ete and anana"',),
+}
+
+
+def schemas() -> Iterator[tuple[dict[str, object], str]]:
+    for pattern, texts in PATTERNS.items():
+        for text in texts:
+            yield {"type": "string", "pattern": pattern}, text
+    yield {"type": "string", "minLength": 3, "maxLength": 3, "pattern": "[a-zA-Z]{3}"}, '"abc"'
+    yield {"type": "string", "maxLength": 12, "pattern": "^allow|deny$"}, '"not deny"'
+    yield {"type": "string", "format": "email"}, '"ab.c@ex-ample.com"'
+    yield (
+        {
+            "patternProperties": {".*": {"type": "integer"}, "additionalProperties": False},
+            "additionalProperties": False,
+        },
+        '{"additionalProperty": 1}',
+    )
+    yield {"patternProperties": {"^[a-z]*$": {}}, "additionalProperties": False}, '{"abc": "d"}'
+
+
+def native(found: object) -> NativeEngine:
+    assert isinstance(found, NativeEngine)
+    return found
+
+
+def mask_of(engine: NativeEngine, state: int) -> set[int]:
+    row = np.zeros((1, VOCABULARY.num_words), np.int32)
+    engine.fill_row(state, row, 0)
+    return set(np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0].tolist())
+
+
+@pytest.mark.parametrize(("schema", "text"), list(schemas()), ids=str)
+def test_masks_of_patterns_are_brute_force(schema: dict[str, object], text: str) -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    grammar = GrammarCompiler(VOCABULARY).compile(GrammarSpec("json_schema", json.dumps(schema)))
+    engine, state = native(grammar.engine), grammar.start
+    for byte in (*text.encode()[:ENDING], None):
+        one_by_one = {
+            t for t, data in enumerate(VOCABULARY.tokens) if data and engine.after_token(state, t)
+        }
+        ends = VOCABULARY.end_ids if engine.is_accepting(state) else set()
+        assert mask_of(engine, state) == one_by_one - VOCABULARY.end_ids | ends
+        if byte is not None:
+            state = engine.after_bytes(state, bytes((byte,)))
+            assert state
+    assert engine.is_accepting(state)
+
+
+def test_a_pattern_somewhere_in_a_text_needs_no_walk_through_all_tokens() -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    compiler = GrammarCompiler(VOCABULARY)
+    steps = []
+    for pattern in ("^a|z$", "^allow|deny$"):  # the first makes what does not depend on a pattern
+        source = json.dumps({"type": "string", "pattern": pattern})
+        grammar = compiler.compile(GrammarSpec("json_schema", source))
+        engine = native(grammar.engine)
+        before = engine.sizes()["steps"]
+        mask_of(engine, engine.after_bytes(grammar.start, b'"'))
+        steps.append(engine.sizes()["steps"] - before)
+    assert steps[1] < len(VOCABULARY.trie) // 3
