@@ -11,10 +11,11 @@
  * is, where the pages are and which keys other rows see.
  *
  * Over bfloat16 pages, machines that multiply bfloat16 pairs do so: queries and weights are rounded
- * to bfloat16, as the keys and values that they meet are. Otherwise all is float32, and what is
- * narrower in the pages is widened first.
+ * to bfloat16, as the keys and values that they meet are; where there is a matrix unit, it does
+ * (amx_attention.h). Otherwise all is float32, and what is narrower in the pages is widened first.
  */
 #include "ops.h"
+#include "amx_attention.h"
 #include "direct.h"
 #include "few_bits.h"
 #include "softmax.h"
@@ -70,7 +71,7 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
             s->from[r] = c->window ? (int32_t)(to - c->window) : 0, s->to[r] = (int32_t)to;
     }
     if (end > begin + SPLIT) end = begin + SPLIT;
-    int directly = takes_directly(c, rows);
+    int directly = !c->amx && takes_directly(c, rows);
     /* Keys of one tile are met once: they are widened there and not staged wide. */
     int as_words = RK_ISA == 256 && c->type == PAGES_BF16 && rows_of_tile(rows) == rows;
     int64_t staged = end > begin ? (end - begin + STEP - 1) / STEP * STEP : 0;
@@ -78,9 +79,14 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         int last = key + STEP >= staged;
         find_any(c, s, 0, item->row, head, begin + key, end, s->row_of);
         find_any(c, s, last, item->row, head, last ? begin : begin + key + STEP, end, s->ahead_of);
+        if (c->amx && rows <= FEW_ROWS) {
+            scores_of_few(c, s, rows, key);
+            continue;
+        }
         widen_any(c, s, 0);
         stage_keys(c, s, as_words);
-        if (c->pairs) all_scores(PAIRS, c, s, rows, key);
+        if (c->amx) scores_of_many(c, s, rows, key);
+        else if (c->pairs) all_scores(PAIRS, c, s, rows, key);
         else if (as_words) all_scores(LOWER, c, s, rows, key);
         else all_scores(PLAIN, c, s, rows, key);
     }
@@ -91,6 +97,10 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         find_any(c, s, 1, item->row, head, begin + key, end, s->row_of);
         if (last) find_following(c, s, item, head, split);
         else find_any(c, s, 1, item->row, head, begin + key + STEP, end, s->ahead_of);
+        if (c->amx) {
+            amx_values(c, s, rows, key);
+            continue;
+        }
         if (c->bits || !directly) widen_any(c, s, 1);
         if (directly) {
             values_directly(c, s, rows, key);
@@ -115,6 +125,7 @@ static void save(const call *c, float *to, const float *out, float top, float su
 }
 
 static void begin_rows(const call *c, space *s, const rk_item *item, int64_t head) {
+    int64_t count = (item->end_member - item->first_member) * c->group;
     for (int64_t m = item->first_member, r = 0; m < item->end_member; m++)
         for (int64_t g = 0; g < c->group; g++, r++) {
             int64_t token = c->plan->members[m].token, dim = c->dim;
@@ -132,6 +143,7 @@ static void begin_rows(const call *c, space *s, const rk_item *item, int64_t hea
                 s->run_sum[r] = 0;
             }
         }
+    if (c->amx) turn_query(c, s, count < FEW_ROWS ? count : FEW_ROWS);
 }
 
 static void end_rows(const call *c, const space *s, const rk_item *item, int64_t head) {
@@ -145,8 +157,10 @@ static void end_rows(const call *c, const space *s, const rk_item *item, int64_t
             }
             int64_t to = ((token * c->plan->kv_heads + head) * c->group + g) * dim;
             vf total = vf_set(s->run_sum[r]);
-            for (int64_t d = 0; d < dim; d += 16)
-                store_any(c->out, to + d, vf_div(vf_load(run + d), total), c->half_q);
+            for (int64_t d = 0; d < dim; d += 16) {
+                vf out = c->amx ? outputs_in_order(run + d / 32 * 32, d % 32 != 0) : vf_load(run + d);
+                store_any(c->out, to + d, vf_div(out, total), c->half_q);
+            }
         }
 }
 
@@ -186,8 +200,9 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
               .num_codes = INT(13), .bits = (int)INT(14), .plain_type = (int)INT(7)};
     if (c.bits) c.type = PAGES_F32; /* what rows are made to */
     c.pairs = RK_DPBF16 && c.type == PAGES_BF16;
+    c.amx = takes_amx(&c);
     c.row_bytes = rk_row_bytes(c.dim, c.plain_type);
-    space s;
+    space s = {0};
     size_t bytes = carve(&c, &s, NULL, MAX_MEMBERS * c.group);
     carve(&c, &s, rk_scratch(t, bytes), MAX_MEMBERS * c.group);
     memset(s.zeros, 0, (size_t)c.dim * 4);
@@ -199,6 +214,7 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
         s.next_head = next % plan->kv_heads;
         run_item(&c, &s, plan->items + before + n / plan->kv_heads, n % plan->kv_heads);
     }
+    amx_end(&s);
 }
 
 int64_t rk_attention_phases(const int64_t *arg) { return PTR(rk_plan, 0)->num_phases; }

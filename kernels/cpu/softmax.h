@@ -25,11 +25,17 @@ static float prepare(const call *c, float *x, int64_t from, int64_t to, int64_t 
     return 1;
 }
 
+/* What weights become: float32; bfloat16 one after the other; or bfloat16 as the upper halves of
+ * words, as the matrix unit takes them. */
+enum { WEIGHTS_F32, WEIGHTS_BF16, WEIGHTS_UPPER };
+
 /* Set the hidden weights of a row to 0. They were e^-87, of which the row's sum, at least 1, holds
  * nothing. */
-static void hide(float *x, int64_t from, int64_t to, int64_t count, int pairs) {
-    for (int64_t i = 0; i < count && i < from; i++) put_any(x, i, 0, pairs);
-    for (int64_t i = to > 0 ? to : 0; i < count; i++) put_any(x, i, 0, pairs);
+static void hide(float *x, int64_t from, int64_t to, int64_t count, int form) {
+    int half = form == WEIGHTS_BF16;
+    for (int64_t i = 0; i < count && i < from; i++) put_any(x, i, 0, half);
+    for (int64_t i = to > 0 ? to : 0; i < count; i++) put_any(x, i, 0, half);
+    if (form == WEIGHTS_UPPER) x[count] = 0; /* its lower half is read with the last weight */
 }
 
 #if RK_DPBF16
@@ -47,20 +53,27 @@ INLINE vf exp_of_8_bits(vf x) {
 
 /* Weights of 32 keys of a row, rounded to bfloat16 and stored behind where scores are read; their
  * sums by pairs are added to `sum`. */
-INLINE vf weigh(float *x, int64_t key, vf scale, vf shift, vf sum) {
+INLINE vf weigh(float *x, int64_t key, vf scale, vf shift, vf sum, const int form) {
     vf first = exp_of_8_bits(vf_sub(vf_mul(vf_load(x + key), scale), shift));
     vf second = exp_of_8_bits(vf_sub(vf_mul(vf_load(x + key + 16), scale), shift));
     __m512bh both = _mm512_cvtne2ps_pbh(second, first);
-    _mm512_storeu_si512((bf16 *)x + key, (__m512i)both);
+    if (form == WEIGHTS_UPPER) {
+        bf16 rounded[32];
+        _mm512_storeu_si512(rounded, (__m512i)both);
+        vf_store(x + key, vf_load_bf16(rounded));
+        vf_store(x + key + 16, vf_load_bf16(rounded + 16));
+    } else {
+        _mm512_storeu_si512((bf16 *)x + key, (__m512i)both);
+    }
     return _mm512_dpbf16_ps(sum, both, (__m512bh)_mm512_set1_epi16(0x3f80));
 }
 #endif
 
-INLINE vf weigh_any(float *x, int64_t key, vf scale, vf shift, vf sum, const int pairs) {
+INLINE vf weigh_any(float *x, int64_t key, vf scale, vf shift, vf sum, const int form) {
 #if RK_DPBF16
-    if (pairs) return weigh(x, key, scale, shift, sum);
+    if (form != WEIGHTS_F32) return weigh(x, key, scale, shift, sum, form);
 #endif
-    (void)pairs;
+    (void)form;
     for (int i = 0; i < 32; i += 16) {
         vf weight = vf_exp(vf_sub(vf_mul(vf_load(x + key + i), scale), shift));
         vf_store(x + key + i, weight);
@@ -72,7 +85,7 @@ INLINE vf weigh_any(float *x, int64_t key, vf scale, vf shift, vf sum, const int
 /* `rows` rows from r, keys counted from the split's first, `count` of them staged. Sets each row's
  * largest score and its sum of weights. */
 INLINE void soften_rows(const int rows, const call *c, space *s, int64_t r, int64_t count,
-                        const int pairs) {
+                        const int form) {
     float *x = s->scores + r * ROW;
     const int32_t *from = s->from + r, *to = s->to + r;
     vf best[SOFT_ROWS], sum[SOFT_ROWS], shift[SOFT_ROWS], scale[SOFT_ROWS];
@@ -93,22 +106,24 @@ INLINE void soften_rows(const int rows, const call *c, space *s, int64_t r, int6
     for (int64_t key = 0; key < count; key += 32) {
         UNROLL
         for (int i = 0; i < rows; i++)
-            sum[i] = weigh_any(x + i * ROW, key, scale[i], shift[i], sum[i], pairs);
+            sum[i] = weigh_any(x + i * ROW, key, scale[i], shift[i], sum[i], form);
     }
     for (int i = 0; i < rows; i++) {
         s->sum[r + i] = vf_sum(sum[i]);
-        hide(x + i * ROW, from[i], to[i], count, pairs);
+        hide(x + i * ROW, from[i], to[i], count, form);
     }
 }
 
-static void soften(const call *c, space *s, int64_t rows, int64_t count) {
+INLINE void soften_all(const call *c, space *s, int64_t rows, int64_t count, const int form) {
     int64_t r = 0;
-    for (; r + SOFT_ROWS <= rows; r += SOFT_ROWS)
-        if (c->pairs) soften_rows(SOFT_ROWS, c, s, r, count, 1);
-        else soften_rows(SOFT_ROWS, c, s, r, count, 0);
-    for (; r < rows; r++)
-        if (c->pairs) soften_rows(1, c, s, r, count, 1);
-        else soften_rows(1, c, s, r, count, 0);
+    for (; r + SOFT_ROWS <= rows; r += SOFT_ROWS) soften_rows(SOFT_ROWS, c, s, r, count, form);
+    for (; r < rows; r++) soften_rows(1, c, s, r, count, form);
+}
+
+static void soften(const call *c, space *s, int64_t rows, int64_t count) {
+    if (c->amx) soften_all(c, s, rows, count, WEIGHTS_UPPER);
+    else if (c->pairs) soften_all(c, s, rows, count, WEIGHTS_BF16);
+    else soften_all(c, s, rows, count, WEIGHTS_F32);
 }
 
 #endif

@@ -11,6 +11,7 @@
 
 #define STEP 64         /* keys staged at a time */
 #define ROW (SPLIT + 16) /* floats of a row of scores: rows a power of two apart crowd a cache */
+#define FEW_ROWS 4       /* whose scores the matrix unit makes with keys as they lie */
 
 typedef struct {
     const void *q;
@@ -19,7 +20,7 @@ typedef struct {
     const void *k_pages, *v_pages;
     const rk_plan *plan;
     int64_t dim, group, num_pages;
-    int half_q, pairs;          /* pairs: bfloat16 products */
+    int half_q, pairs, amx;     /* pairs: bfloat16 products; amx: by the matrix unit */
     int type;                   /* of the pages' elements; without pairs they become float32 */
     int64_t row_bytes;          /* of a token and head in a page */
     float scale, softcap;
@@ -45,6 +46,8 @@ typedef struct {
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
     const rk_item *next;        /* the item that follows in this piece, or NULL, and its head */
     int64_t next_head;
+    uint32_t *turned;           /* [dim / 2][FEW_ROWS]: the query's words, for the matrix unit */
+    int shape;                  /* that the unit's registers have, or 0 */
 } space;
 
 INLINE int has_halves(const call *c) { return c->type == PAGES_F16 || c->type == PAGES_BF16; }
@@ -66,6 +69,7 @@ INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
     TAKE(run_sum, rows);
     TAKE(zeros, dim);
     TAKE(wide, c->bits ? (STEP + 2) * dim : c->type == PAGES_I8 ? STEP * dim : 0);
+    TAKE(turned, c->amx ? FEW_ROWS * dim / 2 : 0);
 #undef TAKE
     return at;
 }

@@ -1,8 +1,9 @@
 /* Sixteen floats at a time, for AVX-512, AVX2 and plain C: the only file that knows instructions.
  *
  * Every function does the same arithmetic in the same order on each of them, but for fused
- * multiply-add, which plain C uses only where the machine has it. RK_PORTABLE and RK_AVX2 choose a
- * narrower form than the compiler's target, for tests.
+ * multiply-add, which plain C uses only where the machine has it. RK_PORTABLE, RK_AVX2 and RK_VNNI
+ * (AVX-512 without the matrix unit of amx.h) choose a narrower form than the compiler's target, for
+ * tests.
  */
 #ifndef RK_VEC_H
 #define RK_VEC_H

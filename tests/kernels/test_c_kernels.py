@@ -29,13 +29,21 @@ from radixgen.kernels.sampling import (
     choose_,
 )
 
-VECTORS = {"native": (), "avx2": ("-DRK_AVX2",), "portable": ("-DRK_PORTABLE",)}
+VECTORS = {
+    "native": (),
+    "vnni": ("-DRK_VNNI",),
+    "avx2": ("-DRK_AVX2",),
+    "portable": ("-DRK_PORTABLE",),
+}
 FLOATS = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(params=VECTORS)
 def vectors(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test on the library in each form; results must hold in all of them."""
+    native = library.load()
+    if request.param == "vnni" and (native is None or not native.rk_amx()):
+        pytest.skip("there is no matrix unit: native is the same")
     chosen = library.load(*VECTORS[request.param])
     if chosen is None:
         pytest.skip("no C compiler")
@@ -319,8 +327,10 @@ def shared_pages(
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("page_size", [16, 48, 256])
-def test_shared_prefixes_change_no_bit(vectors: str, dtype: torch.dtype, page_size: int) -> None:
+@pytest.mark.parametrize(("page_size", "dim"), [(16, 64), (24, 128), (48, 32), (256, 64)])
+def test_shared_prefixes_change_no_bit(
+    vectors: str, dtype: torch.dtype, page_size: int, dim: int
+) -> None:
     trunk = list(range(-(-1100 // page_size)))
     branch = [*trunk[: 600 // page_size], *range(200, 200 + 900 // page_size)]
     prefixes = [trunk, trunk, branch, branch, branch, [], trunk[:1]]
@@ -329,8 +339,8 @@ def test_shared_prefixes_change_no_bit(vectors: str, dtype: torch.dtype, page_si
     kv_indptr, kv_indices, last = shared_pages(lengths, prefixes, page_size)
     qo_indptr = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
     num_pages = int(kv_indices.max()) + 1
-    k_pages, v_pages = (torch.randn(num_pages, 2, page_size, 32).to(dtype) for _ in range(2))
-    q = torch.randn(sum(counts), 6, 32).to(dtype)
+    k_pages, v_pages = (torch.randn(num_pages, 2, page_size, dim).to(dtype) for _ in range(2))
+    q = torch.randn(sum(counts), 6, dim).to(dtype)
     arguments = (q, k_pages, v_pages, qo_indptr, kv_indptr, kv_indices, last)
     apart = attention(*arguments, scale=0.2, plan=plan_attention(*arguments, share=False))
     expected = paged_attention_reference(*arguments, scale=0.2)

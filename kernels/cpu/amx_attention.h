@@ -1,0 +1,193 @@
+/* Attention over bfloat16 pages by the matrix unit (amx.h).
+ *
+ *   scores [rows][64 keys]   many rows   query [rows][dim]   x  staged keys [dim / 2][64], pairs
+ *                            few rows    keys as they lie [16][dim]  x  turned query [dim / 2][4],
+ *                                        turned back
+ *   out [rows][dim]          weights [rows][16 keys]  x  values as they lie [16][dim]
+ *
+ * A word of a value's row holds two columns, the even one and the odd one. Weights are words too: one
+ * whose upper half is the weight and whose lower half is 0 meets the odd column alone; the same words
+ * from two bytes on, the even one. So outputs lie apart, of each 32 columns the even 16 before the
+ * odd ones, until they are written.
+ *
+ * A row's sums take the same products in the same order however many rows there are, and so all rows
+ * go this way, also a single one.
+ */
+#ifndef RK_AMX_ATTENTION_H
+#define RK_AMX_ATTENTION_H
+
+#include "amx.h"
+#include "stage.h"
+
+#if RK_AMX
+/* Whether a call goes this way: the same for all calls over the same pages. */
+INLINE int takes_amx(const call *c) { return c->pairs && c->dim % 64 == 0 && rk_amx(); }
+
+INLINE void set_shape(space *s, int wide, int rows) {
+    int shape = 2 * rows + wide;
+    if (shape == s->shape) return;
+    s->shape = shape;
+    if (wide) amx_shape(rows, 64, 64);
+    else amx_shape(16, 64, 4 * rows);
+}
+
+INLINE void amx_end(const space *s) {
+    if (s->shape) _tile_release();
+}
+
+/* 16 keys or values of a step from the i-th on, `stride` bytes apart: where they lie, or copied. */
+INLINE const char *rows_in_line(const call *c, const space *s, int i, char *copy, int64_t *stride) {
+    const __m512i steps = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i apart = _mm512_mullo_epi64(steps, _mm512_set1_epi64(c->row_bytes));
+    __m512i first = _mm512_add_epi64(_mm512_set1_epi64((int64_t)(intptr_t)s->row_of[i]), apart);
+    __m512i second = _mm512_add_epi64(first, _mm512_set1_epi64(8 * c->row_bytes));
+    *stride = c->row_bytes;
+    if (!(_mm512_cmpneq_epi64_mask(first, _mm512_loadu_si512(s->row_of + i)) |
+          _mm512_cmpneq_epi64_mask(second, _mm512_loadu_si512(s->row_of + i + 8))))
+        return s->row_of[i];
+    for (int j = 0; j < 16; j++)
+        memcpy(copy + j * c->row_bytes, s->row_of[i + j], (size_t)c->row_bytes);
+    return copy;
+}
+
+INLINE void ask_for_lines(const call *c, const space *s, int64_t from) {
+    for (int64_t at = from; at < c->row_bytes; at += 64)
+        for (int i = 0; i < STEP; i++) __builtin_prefetch(s->ahead_of[i] + at);
+}
+
+static void scores_of_many(const call *c, space *s, int64_t rows, int64_t key) {
+    ask_for_lines(c, s, c->dim); /* stage_keys has asked for the first half */
+    for (int64_t r = 0; r < rows; r += 16) {
+        const bf16 *query = (const bf16 *)s->query + r * c->dim;
+        float *scores = s->scores + r * ROW + key;
+        set_shape(s, 1, rows - r < 16 ? (int)(rows - r) : 16);
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t d = 0; d < c->dim; d += 32) {
+            const float *keys = s->stage + d / 2 * STEP;
+            amx_load(4, query + d, 2 * c->dim);
+            amx_load(6, keys, 4 * STEP);
+            _tile_dpbf16ps(0, 4, 6);
+            amx_load(7, keys + 16, 4 * STEP);
+            _tile_dpbf16ps(1, 4, 7);
+            amx_load(6, keys + 32, 4 * STEP);
+            _tile_dpbf16ps(2, 4, 6);
+            amx_load(7, keys + 48, 4 * STEP);
+            _tile_dpbf16ps(3, 4, 7);
+        }
+        _tile_stored(0, scores, 4 * ROW);
+        _tile_stored(1, scores + 16, 4 * ROW);
+        _tile_stored(2, scores + 32, 4 * ROW);
+        _tile_stored(3, scores + 48, 4 * ROW);
+    }
+}
+
+/* The first FEW_ROWS queries as [dim / 2][FEW_ROWS] words. */
+INLINE void turn_query(const call *c, const space *s, int64_t rows) {
+    for (int64_t w = 0; w < c->dim / 2; w++)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(s->turned + w * FEW_ROWS + r, (const bf16 *)s->query + r * c->dim + 2 * w, 4);
+}
+
+/* 16 keys' scores with 4 rows, [16][4], to each row's. */
+INLINE void turn_scores(const float *from, int64_t rows, float *to) {
+    const __m512i first = _mm512_set_epi32(29, 25, 21, 17, 13, 9, 5, 1, 28, 24, 20, 16, 12, 8, 4, 0);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(2));
+    vf a = vf_load(from), b = vf_load(from + 16), c = vf_load(from + 32), d = vf_load(from + 48);
+    vf low = _mm512_permutex2var_ps(a, first, b), high = _mm512_permutex2var_ps(c, first, d);
+    vf_store(to, _mm512_shuffle_f32x4(low, high, 0x44));
+    if (rows > 1) vf_store(to + ROW, _mm512_shuffle_f32x4(low, high, 0xee));
+    low = _mm512_permutex2var_ps(a, second, b), high = _mm512_permutex2var_ps(c, second, d);
+    if (rows > 2) vf_store(to + 2 * ROW, _mm512_shuffle_f32x4(low, high, 0x44));
+    if (rows > 3) vf_store(to + 3 * ROW, _mm512_shuffle_f32x4(low, high, 0xee));
+}
+
+static void scores_of_few(const call *c, space *s, int64_t rows, int64_t key) {
+    float made[STEP * FEW_ROWS];
+    const char *keys[4];
+    int64_t stride[4];
+    for (int i = 0; i < 4; i++)
+        keys[i] = rows_in_line(c, s, 16 * i, (char *)s->stage + 16 * i * c->row_bytes, stride + i);
+    set_shape(s, 0, FEW_ROWS);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t at = 0; at < c->row_bytes; at += 64) {
+        amx_load(6, s->turned + at / 4 * FEW_ROWS, 4 * FEW_ROWS);
+        amx_load(4, keys[0] + at, stride[0]);
+        _tile_dpbf16ps(0, 4, 6);
+        ask_for(s->ahead_of + 0, at);
+        amx_load(5, keys[1] + at, stride[1]);
+        _tile_dpbf16ps(1, 5, 6);
+        ask_for(s->ahead_of + 16, at);
+        amx_load(4, keys[2] + at, stride[2]);
+        _tile_dpbf16ps(2, 4, 6);
+        ask_for(s->ahead_of + 32, at);
+        amx_load(5, keys[3] + at, stride[3]);
+        _tile_dpbf16ps(3, 5, 6);
+        ask_for(s->ahead_of + 48, at);
+    }
+    _tile_stored(0, made, 4 * FEW_ROWS);
+    _tile_stored(1, made + 16 * FEW_ROWS, 4 * FEW_ROWS);
+    _tile_stored(2, made + 32 * FEW_ROWS, 4 * FEW_ROWS);
+    _tile_stored(3, made + 48 * FEW_ROWS, 4 * FEW_ROWS);
+    for (int i = 0; i < 4; i++)
+        turn_scores(made + 16 * FEW_ROWS * i, rows, s->scores + key + 16 * i);
+}
+
+static void amx_values(const call *c, space *s, int64_t rows, int64_t key) {
+    const char *values[4];
+    int64_t stride[4];
+    for (int i = 0; i < 4; i++)
+        values[i] = rows_in_line(c, s, 16 * i, (char *)s->stage + 16 * i * c->row_bytes, stride + i);
+    for (int64_t r = 0; r < rows; r += 16) {
+        const char *weights = (const char *)(s->scores + r * ROW + key);
+        set_shape(s, 1, rows - r < 16 ? (int)(rows - r) : 16);
+        for (int64_t d = 0; d < c->dim; d += 64) {
+            float *out = s->out + r * c->dim + d;
+            amx_load(0, out, 4 * c->dim);
+            amx_load(1, out + 16, 4 * c->dim);
+            amx_load(2, out + 32, 4 * c->dim);
+            amx_load(3, out + 48, 4 * c->dim);
+            for (int i = 0; i < 4; i++) {
+                amx_load(4, weights + 64 * i + 2, 4 * ROW);
+                amx_load(6, values[i] + 2 * d, stride[i]);
+                _tile_dpbf16ps(0, 4, 6);
+                if (!r) ask_for(s->ahead_of + 16 * i, 2 * d);
+                amx_load(5, weights + 64 * i, 4 * ROW);
+                _tile_dpbf16ps(1, 5, 6);
+                amx_load(7, values[i] + 2 * d + 64, stride[i]);
+                _tile_dpbf16ps(2, 4, 7);
+                if (!r) ask_for(s->ahead_of + 16 * i, 2 * d + 64);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, out, 4 * c->dim);
+            _tile_stored(1, out + 16, 4 * c->dim);
+            _tile_stored(2, out + 32, 4 * c->dim);
+            _tile_stored(3, out + 48, 4 * c->dim);
+        }
+    }
+}
+
+/* 32 outputs that lie apart, of them the first or the second 16 in order. */
+INLINE vf outputs_in_order(const float *from, int second) {
+    const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order = _mm512_add_epi32(first, _mm512_set1_epi32(second ? 8 : 0));
+    return _mm512_permutex2var_ps(vf_load(from), order, vf_load(from + 16));
+}
+#else
+INLINE int takes_amx(const call *c) { return (void)c, 0; }
+INLINE void amx_end(const space *s) { (void)s; }
+INLINE void turn_query(const call *c, const space *s, int64_t rows) { (void)c, (void)s, (void)rows; }
+INLINE void scores_of_many(const call *c, space *s, int64_t rows, int64_t key) {
+    (void)c, (void)s, (void)rows, (void)key;
+}
+#define scores_of_few scores_of_many
+#define amx_values scores_of_many
+INLINE vf outputs_in_order(const float *from, int second) { return (void)second, vf_load(from); }
+#endif
+
+#endif
