@@ -15,6 +15,7 @@ Knows sequences and pages; no device.
 
 from radixgen.schedule.planner import Planner
 from radixgen.schedule.request import SequenceState, Status
+from radixgen.schedule.shares import shares
 from radixgen.schedule.step import PlannedRow, Step
 
 
@@ -37,9 +38,11 @@ def plan_ahead(planner: Planner, step: Step) -> Step | None:
         if _room(planner, row) < 1:
             return None
         ahead.put(row)
-    for sequence in prefilling:
-        start = _end(sequence, step)
-        row = PlannedRow(sequence, min(sequence.num_known - start, ahead.left), start=start)
+    starts = [_end(sequence, step) for sequence in prefilling]
+    left = [seq.num_known - start for seq, start in zip(prefilling, starts, strict=True)]
+    given = shares(left, ahead.left)
+    for sequence, start, share in zip(prefilling, starts, given, strict=True):
+        row = PlannedRow(sequence, share, start=start)
         row.num_tokens = _room(planner, row)
         if row.num_tokens > 0:
             if row.samples and planner.foresees(sequence, len(going)):

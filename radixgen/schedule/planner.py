@@ -15,6 +15,7 @@ from radixgen.schedule.memory import Memory
 from radixgen.schedule.outputs import StopRules
 from radixgen.schedule.policy import make_queue
 from radixgen.schedule.request import Drafter, Request, SequenceState, Status
+from radixgen.schedule.shares import is_shorter, nested, shares
 from radixgen.schedule.step import Step, total_pages_missing
 
 MAX_DRAFTS = 32  # a sequence and step
@@ -131,25 +132,37 @@ class Planner:
         for sequence in decoding:
             if sequence.status is Status.RUNNING and self._make_room(sequence, step):
                 step.add(sequence, 1)
-        self._prefill(prefilling, step)
         self._replace()
+        self._prefill(prefilling, step, now)
         self._admit(step, now)
         self._draft(step)
         return step
 
-    def _prefill(self, prefilling: list[SequenceState], step: Step) -> None:
-        for sequence in prefilling:
-            if step.left > 0 and sequence.status is Status.RUNNING:
-                self._continue(sequence, step)
+    def _prefill(self, prefilling: list[SequenceState], step: Step, now: float) -> None:
+        going = [seq for seq in prefilling if seq.status is Status.RUNNING]
+        left = [seq.num_left for seq in going]
+        if sum(left) > step.left and not step.preempted:
+            self._admit_shorter(left, step, now)
+        for sequence, share in zip(going, shares(left, step.left), strict=True):
+            self._continue(sequence, step, share)
         if step.rows:
             return
-        for sequence in sorted(prefilling, key=_seniority):  # all are short of pages
+        for sequence in sorted(going, key=_seniority):  # all are short of pages
             if sequence.status is Status.RUNNING and self._make_room(sequence, step):
-                self._continue(sequence, step)
+                self._continue(sequence, step, step.left)
                 return
 
-    def _continue(self, sequence: SequenceState, step: Step) -> None:
-        num_tokens = self.memory.grow(sequence, min(sequence.num_left, step.left))
+    def _admit_shorter(self, left: list[int], step: Step, now: float) -> None:
+        """Let those enter who need not wait for the prompts of which `left` tokens are to be
+        computed, into what these leave to them."""
+        places = nested(left)
+        kept = step.left - (step.left >> len(places))
+        step.left -= kept
+        self._admit_some(step, now, than=left[places[-1]])
+        step.left += kept
+
+    def _continue(self, sequence: SequenceState, step: Step, limit: int) -> None:
+        num_tokens = self.memory.grow(sequence, min(sequence.num_left, limit))
         if num_tokens > 0:
             step.add(sequence, num_tokens)
 
@@ -261,10 +274,14 @@ class Planner:
             self._admit_some(step, now)
         self._has_changed = step.preempted or step.left <= 0 or bool(step.copies)
 
-    def _admit_some(self, step: Step, now: float) -> None:
-        displaces = self.config.policy == "priority"
+    def _admit_some(self, step: Step, now: float, than: int | None = None) -> None:
+        """`than`: only prompts that are shorter, and nobody gives way to them."""
+        displaces = self.config.policy == "priority" and than is None
         missing = total_pages_missing(self.running, self.memory.page_size)
         for sequence, match in self._candidates(step, now):
+            known = sequence.max_match if match is None else match.num_tokens
+            if than is not None and not is_shorter(sequence.num_known - known, than):
+                return
             while not self._enter(sequence, match, step, missing, now):
                 settled = not step.copies and self._settle(all_of_them=True)
                 if not settled and not (displaces and self._displace(sequence, step)):
@@ -358,7 +375,7 @@ class Planner:
         sequence.status = Status.RUNNING
         self.running.append(sequence)
         step.entered.add(sequence)
-        self._continue(sequence, step)
+        self._continue(sequence, step, step.left)
         if self._holds_twins and sequence.num_left > 1:
             self.marks.lead(sequence)
         else:
