@@ -29,7 +29,7 @@ from radixgen.messages import (
     RequestFinished,
     ScoreOutput,
 )
-from radixgen.schedule.request import SequenceOutput
+from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.types import FinishReason
 
 
@@ -240,13 +240,19 @@ def test_scoring_computes_the_prefix_once() -> None:
     assert computed == (50 + 2) + (1 + 1) + 1, "a last token predicts nothing"
 
 
-@pytest.mark.parametrize("limits", [{"max_running": 8}, {"max_step_tokens": 16}])
-def test_many_continuations_hold_up_nobody(limits: dict[str, int]) -> None:
-    scheduler, model = make(config=ScheduleConfig(policy="fcfs", **limits))
+@pytest.mark.parametrize(
+    "config",
+    [
+        ScheduleConfig(policy="fcfs", max_running=8),
+        ScheduleConfig(policy="fcfs", max_step_tokens=16),
+    ],
+)
+def test_many_continuations_hold_up_nobody(config: ScheduleConfig) -> None:
+    scheduler, model = make(config=config)
     scheduler.add(score(prompt_of(8), [[i % 90, 1, 2, 3] for i in range(200)]))
     scheduler.update(*take_step(scheduler, model))
     scheduler.add(ask("b", prompt_of(20, seed=5), 1))
-    events, steps = [], 0
+    events, steps = list[Event](), 0
     while "b" not in terminals_of(events):
         events += scheduler.update(*take_step(scheduler, model))
         steps += 1
