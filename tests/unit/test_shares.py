@@ -121,13 +121,13 @@ def test_choices_and_continuations_of_a_short_prompt_do_not_wait_either() -> Non
 
 def test_short_prompts_without_end_take_half_of_the_steps() -> None:
     scheduler, model, events = behind_a_long_prompt()
-    for number in range(100):
+    steps = 1
+    while not tokens_of(events).get(("long", 0)):
         for i in range(3):
-            scheduler.add(ask(f"{number} {i}", prompt_of(12, 3 * number + i + 2), 1))
+            scheduler.add(ask(f"{steps} {i}", prompt_of(12, 3 * steps + i), 1))
         events += scheduler.update(*take_step(scheduler, model))
-        if tokens_of(events).get(("long", 0)):
-            break
-    assert number <= 2 * LONG // 32
+        steps += 1
+    assert LONG / 32 < steps <= 2 * LONG / 32
     expect_long(scheduler, model, events)
 
 
