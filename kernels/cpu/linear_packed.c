@@ -9,40 +9,10 @@
  *                    from the second
  *     scales  16 floats or halves; then 16 lows, where the form has them
  *
- * Activations are rounded to 8 bits with one scale a group. A group's dot product is exact; groups
+ * Activations are rounded to 8 bits with one scale a group (quantize.c). A group's dot product is exact; groups
  * are added in order, each with the same four roundings, whatever the number of rows.
  */
 #include "dots.h"
-
-/* Activations to 8 bits.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 5 group,
- * 6 codes int8 [rows, columns], 7 scales float32 [rows, groups], 8 sums of codes float32 [rows, groups]
- */
-void rk_quantize(const int64_t *arg, rk_thread *t) {
-    const void *x = PTR(void, 0);
-    int64_t columns = INT(4), group = INT(5), groups = columns / group, first, last;
-    int half = (int)INT(1);
-    rk_share(t, INT(3) * groups, &first, &last);
-    for (int64_t n = first; n < last; n++) {
-        int64_t from = n / groups * INT(2) + n % groups * group, to = n * group;
-        vf largest = vf_set(0), poison = vf_set(0);
-        for (int64_t i = 0; i < group; i += 16) {
-            vf v = load_any(x, from + i, half);
-            largest = vf_max(largest, vf_abs(v));
-            poison = vf_fma(v, vf_set(0), poison); /* NaN if any is NaN or infinite */
-        }
-        float scale = vf_largest(largest) / 127.0f;
-        float inverse = scale > 1e-30f && scale <= 3e38f ? 1.0f / scale : 0.0f;
-        vf sum = vf_set(0); /* of whole numbers: exact */
-        for (int64_t i = 0; i < group; i += 16) {
-            vf v = vf_round(vf_mul(load_any(x, from + i, half), vf_set(inverse)));
-            v = vf_min(vf_max(v, vf_set(-127.0f)), vf_set(127.0f)); /* -127 where it is NaN */
-            vf_store_i8(PTR(int8_t, 6) + to + i, v);
-            sum = vf_add(sum, v);
-        }
-        PTR(float, 7)[n] = (inverse != 0.0f ? scale : 0.0f) + vf_sum(poison);
-        PTR(float, 8)[n] = vf_sum(sum);
-    }
-}
 
 typedef struct {
     const int8_t *x;      /* of the first row of the block */

@@ -11,54 +11,6 @@
  */
 #include "dots.h"
 
-#define LARGEST 32512 /* 127 * 256: both halves of a code fit int8 */
-
-static void group_to_16(const void *x, int64_t from, int half, int64_t group, int8_t *codes_out,
-                        float *scale_out, float *sum_out) {
-    vf largest = vf_set(0), poison = vf_set(0), sum = vf_set(0);
-    for (int64_t i = 0; i < group; i += 16) {
-        vf v = load_any(x, from + i, half);
-        largest = vf_max(largest, vf_abs(v));
-        poison = vf_fma(v, vf_set(0), poison); /* NaN if any is NaN or infinite */
-    }
-    float scale = vf_largest(largest) / (float)LARGEST;
-    float inverse = scale > 1e-30f && scale <= 3e38f ? 1.0f / scale : 0.0f;
-    for (int64_t i = 0; i < group; i += 16) {
-        int8_t highs[16], lows[16];
-        vf v = vf_round(vf_mul(load_any(x, from + i, half), vf_set(inverse)));
-        v = vf_min(vf_max(v, vf_set(-LARGEST)), vf_set(LARGEST)); /* a bound where it is NaN */
-        /* The half moves 128 up, where the low byte would not fit. */
-        vf high = vf_round(vf_mul(vf_add(v, vf_set(0.5f)), vf_set(1.0f / 256)));
-        vf_store_i8(highs, high);
-        vf_store_i8(lows, vf_fma(high, vf_set(-256), v));
-        for (int j = 0; j < 16; j += 4) { /* 4 highs, 4 lows */
-            memcpy(codes_out + 2 * (i + j), highs + j, 4);
-            memcpy(codes_out + 2 * (i + j) + 4, lows + j, 4);
-        }
-        sum = vf_add(sum, v);
-    }
-    *scale_out = (inverse != 0.0f ? scale : 0.0f) + vf_sum(poison);
-    *sum_out = vf_sum(sum);
-}
-
-/* Activations to 16 bits or float32.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 5 group,
- * 6 codes: int8 [rows, 2 * columns], or float32 [rows, columns]; with 16 bits 7 scales float32
- * [rows, groups], 8 sums of codes float32 [rows, groups]; 9 bits, 16 or 32
- */
-void rk_quantize_wide(const int64_t *arg, rk_thread *t) {
-    int64_t columns = INT(4), group = INT(5), groups = columns / group, first, last;
-    rk_share(t, INT(3) * groups, &first, &last);
-    for (int64_t n = first; n < last; n++) {
-        int64_t from = n / groups * INT(2) + n % groups * group, to = n * group;
-        if (INT(9) == 16)
-            group_to_16(PTR(void, 0), from, (int)INT(1), group, PTR(int8_t, 6) + 2 * to,
-                        PTR(float, 7) + n, PTR(float, 8) + n);
-        else
-            for (int64_t i = 0; i < group; i += 16)
-                vf_store(PTR(float, 6) + to + i, load_any(PTR(void, 0), from + i, (int)INT(1)));
-    }
-}
-
 typedef struct {
     const void *x; /* codes or floats of the first row of the block */
     const float *x_scale, *x_sum;

@@ -350,6 +350,37 @@ INLINE float vf_largest(vf x) {
 }
 #endif
 
+/* Of 16 vectors the largest number each, and the sums, in any order: for numbers that add exactly. */
+#if RK_ISA == 512
+#define RK_OF_16(name, op)                                                                         \
+    INLINE vf name(const vf *x) {                                                                  \
+        vf a[8], b[4], c[2];                                                                       \
+        for (int i = 0; i < 8; i++)                                                                \
+            a[i] = op(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]),                                  \
+                      _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));                                 \
+        for (int i = 0; i < 4; i++) {                                                              \
+            __m512d first = _mm512_castps_pd(a[2 * i]), second = _mm512_castps_pd(a[2 * i + 1]);   \
+            b[i] = op(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),                         \
+                      _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));                        \
+        }                                                                                          \
+        for (int i = 0; i < 2; i++)                                                                \
+            c[i] = op(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),                          \
+                      _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));                         \
+        return op(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd)); \
+    }
+RK_OF_16(vf_largest_of, vf_max)
+RK_OF_16(vf_sum_of, vf_add)
+#else
+#define RK_OF_16(name, of_one)                                                                     \
+    INLINE vf name(const vf *x) {                                                                  \
+        float v[16];                                                                               \
+        for (int i = 0; i < 16; i++) v[i] = of_one(x[i]);                                          \
+        return vf_load(v);                                                                         \
+    }
+RK_OF_16(vf_largest_of, vf_largest)
+RK_OF_16(vf_sum_of, vf_sum)
+#endif
+
 /* The first n < 16 floats, zeros behind them. */
 INLINE vf vf_load_part(const float *p, int n) {
     float v[16] = {0};
