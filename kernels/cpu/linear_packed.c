@@ -9,8 +9,8 @@
  *                    from the second
  *     scales  16 floats or halves; then 16 lows, where the form has them
  *
- * Activations are rounded to 8 bits with one scale a group (quantize.c). A group's dot product is exact; groups
- * are added in order, each with the same four roundings, whatever the number of rows.
+ * Activations are rounded to 8 bits with one scale a group (quantize.c). A group's dot product is
+ * exact; groups are added in order, each with the same four roundings, whatever the number of rows.
  */
 #include "dots.h"
 
