@@ -10,6 +10,7 @@ the old one goes with its last matcher; one text may add an eighth, so none can 
 
 import importlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,6 +30,11 @@ DEFAULT_MAX_BYTES = 512 << 20
 MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is parsed
 MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
+SOME_SECONDS, ENOUGH_SECONDS = (
+    0.0006,
+    0.007,
+)  # of a compile, between which rules are looked ahead at
+MOST_AHEAD = 0.0025  # seconds
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
 HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
@@ -133,16 +139,18 @@ class GrammarCompiler:
             raise InvalidGrammar(
                 f"the constraint has {len(spec.source)} characters, over the limit of {MAX_SOURCE}"
             )
-        rules = RuleSet()
+        rules, begin = RuleSet(), time.perf_counter()
         engine = self._current_engine()
         try:
             node = build(spec, rules)
-            start = engine.start(node)
+            start, met = _start(engine, node)
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
         following = Following(engine) if rules.close() else None
+        if isinstance(engine, NativeEngine):
+            _look_ahead(engine, met, time.perf_counter() - begin)
         return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8, following)
 
     def _current_engine(self) -> Engine:
@@ -172,6 +180,20 @@ class GrammarCompiler:
 
 def _cost(spec: GrammarSpec) -> int:
     return 1000 + SOURCE_COST * len(spec.source)
+
+
+def _start(engine: Engine, node: Node) -> tuple[int, range]:
+    """The first state, and the rules on the way, by their numbers, where the engine has any."""
+    if isinstance(engine, NativeEngine):
+        return engine.start_with_rules(node)
+    return engine.start(node), range(0)
+
+
+def _look_ahead(engine: NativeEngine, met: range, taken: float) -> None:
+    """Expand rules of a large grammar, as the time shows that was taken so far: within a compile a
+    few milliseconds hold up one request, within a mask all of a batch."""
+    if taken > SOME_SECONDS:
+        engine.look_ahead(met, min(taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

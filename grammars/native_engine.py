@@ -1,10 +1,13 @@
 """The engine in C: see `native/engine.h`. This module owns its memory and its lock."""
 
+import contextlib
 import ctypes
 import threading
+import time
 import weakref
 from array import array
 from collections.abc import Callable
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ _SOURCES = (
     "states.c",
     "trie.c",
     "masks.c",
+    "records.c",
     "slices.c",
     "heads.c",
     "closures.c",
@@ -63,6 +67,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
         "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
+        "rx_expand": (i32, (pointer, u32)),
         "rx_set_body": (None, (pointer, u32, u32)),
         "rx_start": (i32, (pointer, u32)),
         "rx_bytes": (i32, (pointer, u32, text, u32)),
@@ -132,9 +137,40 @@ class NativeEngine:
         return dict(zip(names, found, strict=True))
 
     def start(self, node: Node) -> int:
+        return self.start_with_rules(node)[0]
+
+    def start_with_rules(self, node: Node) -> tuple[int, range]:
+        """The first state of a grammar, and the numbers of its rules that were met so far."""
         with self._lock:
+            before = len(self.nodes.rules)
             built = self.nodes.build(node)
-            return self._checked(self._library.rx_start(self._at, built)) if built else 0
+            state = self._checked(self._library.rx_start(self._at, built)) if built else 0
+            return state, range(before, len(self.nodes.rules))
+
+    def look_ahead(self, rules: range, seconds: float) -> None:
+        """Expand rules, and what they lead to, before a text gets there, for so long.
+
+        Those first that were met in what took longest: schemas that are hard to put together
+        stand in others. What cannot be expanded is left to the text that gets there.
+        """
+        now = time.perf_counter()
+        end = now + seconds
+        waiting = [(-seconds, index) for index in rules]
+        while waiting and now < end:
+            _, index = heappop(waiting)
+            with self._lock:  # one at a time: others fill masks in between
+                met = self._expand(index)
+            before, now = now, time.perf_counter()
+            for found in met:
+                heappush(waiting, (before - now, found))
+
+    def _expand(self, index: int) -> range:
+        """Expand a rule; the numbers of the rules that were met first there."""
+        before = len(self.nodes.rules)
+        if not isinstance(self.nodes.rules[index], Hook):
+            with contextlib.suppress(InvalidGrammar):
+                self._checked(self._library.rx_expand(self._at, index))
+        return range(before, len(self.nodes.rules))
 
     def after_bytes(self, state: int, data: bytes) -> int:
         with self._lock:

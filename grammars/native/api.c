@@ -224,6 +224,12 @@ EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, i32 place) {
     LEAVE(e, place < 0 ? whole_chain(e, chain) : chain_place(e, chain, (u32)place));
 }
 
+/* Expand a rule before a text gets there; returns the node of its body. */
+EXPORT i32 rx_expand(Engine *e, u32 rule) {
+    ENTER(e);
+    LEAVE(e, e->rules.p[rule].chain && !is_in_use(e, rule) ? EMPTY : rule_body(e, rule, 0));
+}
+
 EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }
 
 EXPORT i32 rx_alive(Engine *e, u32 node) {

@@ -220,6 +220,15 @@ static u32 behind(Engine *e, u32 chain, u32 place, u32 value) {
     return make_cat(e, c.marks.colon, make_cat(e, value, make_alt(e, ways, n)));
 }
 
+/* Whether a text may get to a rule of a chain: not behind words without a value, or with a part of
+   their own, nor behind other words where there are none. */
+int is_in_use(Engine *e, u32 rule) {
+    Chain c = e->chains.p[e->rules.p[rule].chain - 1];
+    u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
+    if (index < c.count) return part_of(e, c, index) == OPEN;
+    return !c.count || index < c.count + strides || c.others;
+}
+
 /* The body of a rule of a chain. */
 u32 chain_body(Engine *e, u32 rule) {
     u32 chain = e->rules.p[rule].chain - 1;

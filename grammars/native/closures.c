@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_PAIRS = 96, MAX_PLAIN = 64, MORE_PAIRS = 24, MAX_EDGES = 12 * MAX_PAIRS, NUM_PLACES = 256, MAX_ITEM_CLASSES = 64,
-       NEAR = 3, FAR = 0xFFFF, MAX_DEATHS = 20000 };
+       MAX_MADE = 64, NEAR = 3, FAR = 0xFFFF, MAX_DEATHS = 20000 };
 
 typedef struct { u32 state, item, bad; } Pair; /* bad: bytes to the next difference at least */
 typedef struct { u8 from, to; } Edge;
@@ -19,7 +19,7 @@ typedef struct {
     Pair pairs[MAX_PAIRS];
     Edge edges[MAX_EDGES];
     u8 places[NUM_PLACES];                     /* by hash: index of a pair, + 1 */
-    u32 n, num_edges;
+    u32 n, num_edges, most_states;
     u64 marks;                                 /* groups of the marks that are not followed */
 } Pairs;
 
@@ -55,6 +55,7 @@ static int add_pair(Pairs *p, u32 from, u32 state, u32 item, u32 most) {
 
 /* The pairs one byte behind another: by its marks, or by the other bytes. 0 if there is no room. */
 static int follow(Engine *e, const Slice *s, Pairs *p, u32 from, int by_marks, u32 most) {
+    if (e->states.n > p->most_states) return 0;
     Pair here = p->pairs[from];
     u64 seen[256] = {0}; /* by the class of a byte in the state: those in the item */
     step(e, here.state, 0), step(e, here.item, 0); /* closes both, so that there are classes */
@@ -101,6 +102,7 @@ static void add_marks(Engine *e, const Slice *s, Pairs *p) {
 static u32 explore(Engine *e, const Slice *s, u32 state, Pairs *p) {
     memset(p->places, 0, sizeof p->places);
     p->num_edges = 0;
+    p->most_states = e->states.n + MAX_MADE;
     p->marks = 0;
     p->n = 1;
     p->pairs[0] = (Pair){state, s->start, FAR};

@@ -297,6 +297,7 @@ u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks);
 u32 chain_place(Engine *e, u32 chain, u32 place);
 u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);
+int is_in_use(Engine *e, u32 rule);
 
 /* derive.c */
 u32 derive(Engine *e, u32 node, u32 byte);
@@ -350,7 +351,6 @@ static inline Pass pass_of(Engine *e, Visits *visits, u32 state) {
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);
 u32 short_record(Engine *e, u32 state);
-u32 add_row(Engine *e, const u32 *words);
 int walk(Engine *e, u32 state, u32 node, u64 limit);
 void weigh(Engine *e, u32 state);
 void add_hits(Engine *e, u32 node, u32 state);
@@ -359,6 +359,12 @@ u32 worst_cost(Engine *e, u32 state);
 /* heads.c */
 u32 head_record(Engine *e, u32 state, int made);
 u32 bounded_record(Engine *e, u32 state);
+
+/* records.c */
+u32 add_row(Engine *e, const u32 *words);
+u32 add_hit_row(Engine *e);
+u32 finish_record(Engine *e, u32 base);
+u32 union_of(Engine *e, const u32 *records, u32 n);
 
 /* closures.c */
 u32 closure_record(Engine *e, u32 state);
@@ -382,7 +388,5 @@ void keep_inside(Engine *e, Slice *s, const CountedList *inside);
 u32 row_within(Engine *e, Slice *s, u32 count);
 u32 dearest_of(Engine *e, Slice *s);
 void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
-u32 add_hit_row(Engine *e);
-u32 finish_record(Engine *e, u32 base);
 
 #endif

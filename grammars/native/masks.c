@@ -1,16 +1,15 @@
 /* The mask of a state: which tokens may come next.
 
-   A mask is kept as a record: a row of bits and the tokens that differ from it. Most records share
-   few rows. The ways to one: walk the trie; for a loop such as the inside of a JSON string, take the
-   row of the loop and walk only what can follow it (slices.c); for an intersection with complements,
-   such as a key that is none of the listed ones, start from the mask without the complements and
-   walk where the two differ; likewise for a state that most bytes lead into a loop. Whatever reads plain
-   characters on and on takes the row of these (closures.c). */
+   A mask is kept as a record (records.c). The ways to one: walk the trie; for a loop such as the inside
+   of a JSON string, take the row of the loop and walk only what can follow it (slices.c); for an
+   intersection with complements, such as a key that is none of the listed ones, start from the mask
+   without the complements and walk where the two differ; likewise for a state that most bytes lead into
+   a loop. Whatever reads plain characters on and on takes the row of these (closures.c). */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOGGLES = 2048, MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 4000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
+enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 12000, MAX_MADE = 100, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
        ALL_CHARACTERS = 120, MAX_ASKED = 2000 };
 
 /* Note what a completion from a state costs, if that is asked for. */
@@ -38,11 +37,11 @@ static void add_branch(Engine *e, u32 node, u32 state) {
 }
 
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
-   than `limit` nodes were visited. Where completions are weighed, only what stays in a state is passed
+   than `limit` nodes were visited, or states made on such a way. Where completions are weighed, only what stays in a state is passed
    over: what costs the same. */
 int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
-    u32 end = node + t->nodes[node].size, visited = 0;
+    u32 end = node + t->nodes[node].size, visited = 0, most = limit == ~0ull ? NONE : e->states.n + MAX_MADE;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
     Visits visits = {{DEAD}, {0}};
     u32 above = t->nodes[node].depth + 1;
@@ -50,7 +49,7 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
     e->path.p[0] = state;
     for (u32 i = node + 1; i < end;) {
         u32 level = t->nodes[i].depth - above, here = e->path.p[level], next = step(e, here, t->nodes[i].byte);
-        if (++visited > limit) return 0;
+        if (++visited > limit || e->states.n > most) return 0;
         if (next == DEAD) {
             i += t->nodes[i].size;
             continue;
@@ -100,97 +99,6 @@ static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
     }
     e->steps += visited;
     return 1;
-}
-
-/* ---- rows and records ----------------------------------------------------------------------- */
-
-u32 add_row(Engine *e, const u32 *words) {
-    u32 n = e->trie.num_words, hash = n;
-    for (u32 i = 0; i < n; i++) hash = mix(hash, words[i]);
-    PROBE(e->row_table, hash, i) {
-        Slot s = *slot_at(&e->row_table, hash, i);
-        if (s.hash == hash && !memcmp(e->rows.p[s.id - 1], words, n * sizeof *words)) return s.id - 1;
-    }
-    u32 *copy = take(e, n * sizeof *words), id = e->rows.n;
-    memcpy(copy, words, n * sizeof *words);
-    PUSH(e, e->rows, copy);
-    table_add(e, &e->row_table, hash, id);
-    return id;
-}
-
-static void flip(u32 *row, const u32 *tokens, u32 n) {
-    for (u32 i = 0; i < n; i++) row[tokens[i] >> 5] ^= 1u << (tokens[i] & 31);
-}
-
-/* The row of the tokens in `hits`. */
-u32 add_hit_row(Engine *e) {
-    u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
-    memset(row, 0, words * sizeof *row);
-    flip(row, e->hits.p, e->hits.n);
-    u32 id = add_row(e, row);
-    give_back(e, row);
-    return id;
-}
-
-/* A record of equal content that is there already, or NONE: most states share theirs. */
-static u32 find_record(const Engine *e, u32 base, u32 hash) {
-    PROBE(e->record_table, hash, i) {
-        Slot s = *slot_at(&e->record_table, hash, i);
-        Record r = e->records.p[s.id - 1];
-        if (s.hash == hash && r.base == base && r.count == e->hits.n &&
-            (!r.count || !memcmp(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32))))
-            return s.id - 1;
-    }
-    return NONE;
-}
-
-/* The record of row `base` with the bits of `hits` flipped. */
-u32 finish_record(Engine *e, u32 base) {
-    u32 hash = mix(base, e->hits.n);
-    for (u32 i = 0; i < e->hits.n; i++) hash = mix(hash, e->hits.p[i]);
-    u32 found = find_record(e, base, hash);
-    if (found != NONE) return found;
-    Record r = {base, e->toggles.n, e->hits.n};
-    if (r.count > MAX_TOGGLES) {
-        u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = borrow(e, bytes);
-        memcpy(row, e->rows.p[base], bytes);
-        flip(row, e->hits.p, r.count);
-        r = (Record){add_row(e, row), 0, 0};
-        give_back(e, row);
-    } else if (r.count) {
-        RESERVE(e, e->toggles, r.count);
-        memcpy(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32));
-        e->toggles.n += r.count;
-    }
-    u32 id = e->records.n;
-    PUSH(e, e->records, r);
-    if (r.count == e->hits.n) table_add(e, &e->record_table, hash, id);
-    return id;
-}
-
-static void write_record(const Engine *e, u32 record, u32 *row) {
-    Record r = e->records.p[record];
-    memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);
-    flip(row, e->toggles.p + r.toggles, r.count);
-}
-
-static u32 union_of(Engine *e, const u32 *records, u32 n) {
-    u32 words = e->trie.num_words, *both = borrow(e, 2 * words * sizeof *both);
-    write_record(e, records[0], both);
-    for (u32 k = 1; k < n; k++) {
-        write_record(e, records[k], both + words);
-        for (u32 i = 0; i < words; i++) both[i] |= both[words + i];
-    }
-    u32 base = 0; /* the row of a part is most of the union, if any part has one */
-    for (u32 k = 0; k < n; k++)
-        if (e->records.p[records[k]].base) base = e->records.p[records[k]].base;
-    const u32 *row = e->rows.p[base];
-    e->hits.n = 0;
-    for (u32 i = 0; i < words; i++)
-        for (u32 bits = both[i] ^ row[i]; bits; bits &= bits - 1)
-            PUSH(e, e->hits, i * 32 + (u32)__builtin_ctz(bits));
-    give_back(e, both);
-    return finish_record(e, base);
 }
 
 /* ---- choosing the way ------------------------------------------------------------------------ */
@@ -417,6 +325,17 @@ static u32 open_record(Engine *e, u32 state) {
     return loop == DEAD ? NONE : difference_from(e, state, loop, DIFFERENCE_WALK);
 }
 
+/* Whether a state may be in a loop for which the vocabulary was not read yet. */
+static int has_new_loop(const Engine *e, u32 state) {
+    u32 kernel = e->states.p[state].kernel;
+    for (u32 i = 0; i < tail_count(e, kernel); i++) {
+        u32 stack = tail_at(e, kernel, i);
+        Node head = e->nodes.p[stack > LOOP_END ? e->stacks.p[stack].head : EMPTY];
+        if (head.kind == K_REP && !e->nodes.p[head.a].slice) return 1;
+    }
+    return 0;
+}
+
 u32 mask_record(Engine *e, u32 state) {
     u32 worst = e->states.p[state].worst;
     if (e->weigh && worst && worst - 1 > e->worst) e->worst = worst - 1;
@@ -428,11 +347,12 @@ u32 mask_record(Engine *e, u32 state) {
     State s = e->states.p[state];
     u32 record = NONE;
     if (!(s.kernel & IS_SET)) record = stack_record(e, s.kernel, state);
-    int is_new = record == NONE && is_open(e, state) && !endless_loop(e, state, ALL_CHARACTERS, 0);
-    if (is_new) record = closure_record(e, state);
+    if (record == NONE && has_new_loop(e, state) && is_open(e, state)) record = closure_record(e, state);
     if (record == NONE) record = parts_record(e, state);
     if (record == NONE && is_open(e, state)) {
-        if (is_new) record = head_record(e, state, 1);
+        int is_new = !endless_loop(e, state, ALL_CHARACTERS, 0);
+        if (is_new) record = closure_record(e, state);
+        if (is_new && record == NONE) record = head_record(e, state, 1);
         if (record == NONE) record = open_record(e, state);
     }
     if (record == NONE) record = walk_record(e, state, ~0ull);

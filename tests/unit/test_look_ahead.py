@@ -1,0 +1,104 @@
+"""Rules that are expanded before a text gets to them: it finds the same, and asks for nothing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.compiler import build
+from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
+from radixgen.grammars.native_engine import NativeEngine, load_library
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec
+
+VOCABULARY = Vocabulary.from_tokens(
+    [bytes((b,)) for b in range(256)] + [b'":', b'", "', b"end"], [258]
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        **{f"n{i}": {"type": "integer", "multipleOf": i + 2} for i in range(12)},
+        "list": {"type": "array", "items": {"oneOf": [{"required": ["a"]}, {"type": "string"}]}},
+        "never": False,
+        "deep": {"patternProperties": {"^x": {"$ref": "#"}}, "minProperties": 1},
+    },
+    "required": ["list"],
+}
+TEXT = (
+    b'{"n1": 12, "n11": 13, "list": [{"a": 1}, {"a": 2, "b": []}], '
+    b'"deep": {"xy": {"list": []}}, "z": 1}'
+)
+
+
+def native_engine() -> NativeEngine:
+    library = load_library()
+    if library is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    return NativeEngine(VOCABULARY, library, 1 << 28)
+
+
+def masks(engine: NativeEngine, state: int) -> list[bytes]:
+    row, found = np.zeros((1, VOCABULARY.num_words), np.int32), []
+    for byte in TEXT:
+        engine.fill_row(state, row, 0)
+        found.append(row.tobytes())
+        state = engine.after_bytes(state, bytes((byte,)))
+    assert engine.is_accepting(state)
+    return found
+
+
+def schema_node(schema: object) -> Node:
+    return build(GrammarSpec("json_schema", json.dumps(schema)), RuleSet())
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, {**SCHEMA, "additionalProperties": {"type": "number"}}])
+def test_masks_are_the_same_after_a_look_ahead(schema: object) -> None:
+    plain, ahead = native_engine(), native_engine()
+    state, met = ahead.start_with_rules(schema_node(schema))
+    ahead.look_ahead(met, 0.5)
+    assert masks(ahead, state) == masks(plain, plain.start(schema_node(schema)))
+
+
+def test_what_was_looked_ahead_at_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = native_engine()
+    members = {f"n{i}": {"type": ["integer", "null"]} for i in range(20)}
+    closed = {"properties": members, "additionalProperties": False, "type": "object"}
+    state, met = engine.start_with_rules(schema_node({"items": closed, "type": "array"}))
+    engine.look_ahead(met, 60)  # ends sooner: the rules are finitely many
+    asked: list[int] = []
+    answer = engine.nodes.answer
+
+    def noted(index: int, what: int) -> int:
+        asked.append(index)
+        return answer(index, what)
+
+    monkeypatch.setattr(engine.nodes, "answer", noted)
+    for byte in b'[{"n0": 1, "n19": null}, {"n7": 2}]':
+        engine.fill_row(state, np.zeros((1, VOCABULARY.num_words), np.int32), 0)
+        state = engine.after_bytes(state, bytes((byte,)))
+    assert engine.is_accepting(state)
+    assert not asked
+
+
+def test_no_time_is_no_look() -> None:
+    engine = native_engine()
+    _, met = engine.start_with_rules(schema_node(SCHEMA))
+    before = engine.sizes()
+    engine.look_ahead(met, -1.0)
+    assert engine.sizes() == before
+
+
+def test_a_rule_that_cannot_be_expanded_is_left_to_the_text_that_gets_there() -> None:
+    def refuse() -> Node:
+        raise InvalidGrammar("not this one")
+
+    rules = RuleSet()
+    bad, good = rules.rule("bad", refuse, True), rules.rule("good", lambda: literal(b"y"), True)
+    engine = native_engine()
+    ways = union(concat(literal(b"a"), bad), concat(literal(b"b"), good), EMPTY)
+    state, met = engine.start_with_rules(ways)
+    engine.look_ahead(met, 60)
+    assert engine.forced_bytes(engine.after_bytes(state, b"b")) == b"y"
+    with pytest.raises(InvalidGrammar, match="not this one"):
+        engine.forced_bytes(engine.after_bytes(state, b"a"))
