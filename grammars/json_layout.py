@@ -129,7 +129,7 @@ class Literals:
     def _between(self, start: int, stop: int, depth: int) -> Node:
         """The rest, from `depth` on, of the values from `start` to `stop`, equal before it."""
         if stop - start <= TRIE_FROM:
-            return union(*(literal(value[depth:]) for value in self._values[start:stop]))
+            return union(*[Literal(value[depth:]) for value in self._values[start:stop]])
         key = ("literals", id(self._values), start, stop, depth)
         return self._rules.rule(key, lambda: self._split(start, stop, depth), productive=True)
 

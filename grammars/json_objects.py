@@ -227,7 +227,8 @@ class ObjectRules:
 
     def _member(self, now: Progress) -> Rule:
         """One more member, and what follows."""
-        productive = self._productive() if self._needed_after(now) else None
+        known = self._needed_after(now) or self._has_another(now)
+        productive = self._productive() if known else None
         key = ("member", self._context, self._shape, now)
         is_chain = len(self._chains) == 1 and not self._alone
         way = None if is_chain or not self._shape.required else self._first_required(now)
@@ -249,6 +250,18 @@ class ObjectRules:
 
     def _needed_after(self, now: Progress) -> bool:
         return bool(self._shape.required) and not self._may_close(now)
+
+    def _has_another(self, now: Progress) -> bool:
+        """Whether a look shows that one more member may come: then no rule is expanded for it."""
+        if not self._sure or self._counting or self._shape.some or self._shape.unlike:
+            return False
+        if not self._shape.every and (self._context.any_order or self._passed(now)):
+            return True  # one of any other name
+        return any(
+            self._context.productive(self._goals[self._chains[chain][index]])
+            for chain, place in enumerate(now.place)
+            for index in range(place, self._reach(chain, place))
+        )
 
     def _after(self, now: Progress) -> Rule:
         key = ("after member", self._context, self._shape, now)

@@ -31,7 +31,7 @@ from radixgen.grammars.json_plain import plain_array, plain_object
 from radixgen.grammars.json_proofs import Proofs, only_refers
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, goal, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
-from radixgen.grammars.json_texts import EVERY, Texts, encoded, spelled
+from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, spelled
 
 MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
@@ -159,7 +159,7 @@ class Values:
             return ANY_STRING
         if texts.finite is None:
             return concat(QUOTE, encoded(texts.expr), QUOTE)
-        return self._literals(sorted(map(spelled, texts.finite)))
+        return self._literals(sorted(all_spelled([*texts.finite])))
 
     # --- what can be said without expanding anything -----------------------------------------
 

@@ -131,13 +131,15 @@ class NodeProgram:
         self.code += (code, len(parts))
 
     def _union(self, parts: tuple[Node, ...]) -> None:
-        words = [part.value for part in parts if isinstance(part, Literal) and part.value]
+        words = [part.args[0] for part in parts if type(part) is Literal and part.args[0]]
         begun = {} if self._boolean else _begun(parts)
         if len(words) < MANY_WORDS and not begun:
             self._parts(ALT, parts)
             return
         many = len(words) >= MANY_WORDS
-        others = [part for part in parts if not (part in begun or (many and _is_word(part)))]
+        others = [part for part in parts if part not in begun]
+        if many:
+            others = [part for part in others if type(part) is not Literal or not part.args[0]]
         for part in others:
             self.add(part)
         if begun:
@@ -161,10 +163,6 @@ class NodeProgram:
     def _words(self, code: int, words: list[bytes]) -> None:
         self.code += (code, len(self.data), len(words), *map(len, words))
         self.data += b"".join(words)
-
-
-def _is_word(node: Node) -> bool:
-    return isinstance(node, Literal) and bool(node.value)
 
 
 def _begun(parts: tuple[Node, ...]) -> dict[Node, bytes]:
