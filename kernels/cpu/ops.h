@@ -24,6 +24,8 @@ typedef struct {
     int64_t piece, pieces; /* which piece of the operation to run, of how many */
     int64_t goes_on;       /* 1: with the next piece, unless another thread is faster */
     int64_t phase;         /* of an operation that takes several turns */
+    uint64_t run;          /* number of this operation's run: no other has it; never 0 */
+    uint64_t scratch_of;   /* the run whose data the scratch holds for its further pieces, or 0 */
     void *scratch;         /* this thread's memory, kept between calls */
     size_t scratch_size;
 } rk_thread;

@@ -159,6 +159,7 @@ static void take_part(rk_thread *t, step *steps, int64_t from, int64_t num_steps
                       int caller) {
     for (int64_t i = from; i < num_steps; i++) {
         if (caller) atomic_store_explicit(&team.current, i, memory_order_relaxed);
+        t->run = program << 32 | (uint64_t)(i + 1);
         if (!take_pieces(t, steps + i, program) || !wait_for_step(steps + i, program)) return;
     }
 }

@@ -107,7 +107,7 @@ def test_packed_linear_is_exact_on_rounded_activations(vectors: str, kind: str) 
 def test_wide_rounded_activations_lose_next_to_nothing(vectors: str, kind: str) -> None:
     """16 bits within their rounding; floats as the dequantised matrix, to that of float32."""
     generator, group = torch.Generator().manual_seed(0), FORMS[kind].group
-    for rows, outputs, columns in ((1, 16, 256), (13, 37, 512), (9, 3, 768), (0, 16, 256)):
+    for rows, outputs, columns in ((1, 16, 256), (29, 37, 512), (9, 3, 768), (0, 16, 256)):
         x = torch.randn(rows, columns, generator=generator)
         x[:, 5] *= 100  # of which 8 bits would leave little for its neighbours
         bias = torch.randn(outputs, generator=generator)
