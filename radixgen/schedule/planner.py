@@ -4,12 +4,12 @@ Owns the running and the waiting sequences and their order. Knows pages through 
 no sampling results.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from radixgen.cache.radix import Match
 from radixgen.config import ScheduleConfig
 from radixgen.errors import RadixgenError
+from radixgen.schedule.forks import Forks
 from radixgen.schedule.marks import MIN_SHARED_TOKENS, Depths, Marks
 from radixgen.schedule.memory import Memory
 from radixgen.schedule.outputs import StopRules
@@ -34,7 +34,7 @@ class Planner:
         self.rules = rules
         self.max_running = min(config.max_running, config.max_step_tokens)
         self.running: list[SequenceState] = []  # in order of entry
-        self.forks: deque[SequenceState] = deque()  # of admitted requests; they enter first
+        self.forks = Forks()  # of admitted requests; they enter first
         self.min_shared_tokens = MIN_SHARED_TOKENS
         self.drafter: Drafter | None = None
         self.marks = Marks(memory.page_size)
@@ -68,9 +68,7 @@ class Planner:
         """Take out a sequence that waited, wherever it did."""
         if status is Status.HELD:
             self.marks.unhold(sequence)
-        elif status is Status.WAITING:
-            if sequence in self.forks:
-                self.forks.remove(sequence)
+        elif status is Status.WAITING and not self.forks.discard(sequence):
             self.queue.discard(sequence)
         self._improved.pop(sequence, None)
         self._improve(self.marks.withdraw(sequence))
@@ -93,9 +91,7 @@ class Planner:
             self.stop(sequence, keep=True, final=True)
 
     def _is_awaited(self, sequence: SequenceState) -> bool:
-        return sequence.index == 0 and any(
-            child.request is sequence.request for child in self.forks
-        )
+        return sequence.index == 0 and self.forks.awaits(sequence.request)
 
     def _settle(self, *, all_of_them: bool = False) -> bool:
         """Let go of finished sequences that no fork awaits any more; True when there were any."""
@@ -303,7 +299,7 @@ class Planner:
             and step.left > kept_tokens
             and self.max_running - len(self.running) > kept_rows
         ):
-            yield self.forks[0], self._fork_match(self.forks[0])
+            yield (fork := self.forks.first()), self._fork_match(fork)
         while looks < MAX_LOOKS and (sequence := self.queue.peek(now)) is not None:
             looks += 1
             match = self.memory.find(sequence)
@@ -319,7 +315,7 @@ class Planner:
             else:
                 yield sequence, match
         while self.forks:
-            yield self.forks[0], self._fork_match(self.forks[0])
+            yield (fork := self.forks.first()), self._fork_match(fork)
 
     def _fork_match(self, child: SequenceState) -> Match | None:
         parent = child.request.sequences[0]
@@ -359,8 +355,8 @@ class Planner:
 
     def _start(self, sequence: SequenceState, match: Match | None, step: Step, spare: int) -> int:
         """Into the running ones and into the step; returns the tokens it need not compute."""
-        if self.forks and self.forks[0] is sequence:
-            self.forks.popleft()
+        if self.forks and self.forks.first() is sequence:
+            self.forks.enter(sequence)
         else:
             self.queue.enter(sequence)
             self._improved.pop(sequence, None)

@@ -407,7 +407,7 @@ class Scheduler:
             return
         request.forked = True
         others = range(1, request.num_choices)
-        self.planner.forks += [begin(request, i, self.admission.stop_factory) for i in others]
+        self.planner.forks.add([begin(request, i, self.admission.stop_factory) for i in others])
 
     def _finish(self, sequence: SequenceState) -> None:
         request = sequence.request
