@@ -66,9 +66,7 @@ static const tile_shapes shapes_16 = SHAPES(16), shapes_32 = SHAPES(32);
 typedef struct {
     const uint8_t *code;
     const char *scale;
-    int bits, group, has_low, half_scales;
-    __m512i zero; /* bytes */
-    vf poison;    /* NaN when a scale was NaN or infinite */
+    int bits, group, half_scales, zero;
     ahead next;
 } source;
 
@@ -147,56 +145,58 @@ INLINE void scale_sums(const int rows, const int x_bits, const int has_low, cons
 }
 
 /* Codes and scales of a group to a record, and to the one in which its scales belong. */
-INLINE void stage_codes(source *from, const int bits, const int group, char *to) {
+INLINE void stage_codes(source *from, const int bits, const int group, const int zero, char *to) {
     const int lines = bits * group / 32;
+    const __m512i zeros = _mm512_set1_epi8((char)from->zero);
     UNROLL
     for (int i = 0; i < lines; i++) {
         codes c = codes_load(from->code + 64 * i);
-        char *at = to + 64 * i;
-        if (bits == 4) {
-            _mm512_store_si512(at + 64 * lines, _mm512_sub_epi8(codes_high(c), from->zero));
-            c = codes_low(c);
-        }
-        _mm512_store_si512(at, _mm512_sub_epi8(c, from->zero));
+        codes low = bits == 4 ? codes_low(c) : c, high = codes_high(c);
+        _mm512_store_si512(to + 64 * i, zero ? _mm512_sub_epi8(low, zeros) : low);
+        if (bits == 4)
+            _mm512_store_si512(to + 64 * (lines + i), zero ? _mm512_sub_epi8(high, zeros) : high);
     }
     from->code += 64 * lines;
 }
-INLINE void stage(const int x_bits, const int has_low, const operands *a, int64_t g) {
+INLINE void stage(const int x_bits, const int has_low, const operands *a, int64_t g, vf *poison) {
     source *from = a->from;
     char *to = weights_of(x_bits, a, g), *last = weights_of(x_bits, a, g + LEAD(x_bits));
     float *floats = (float *)(last + RECORD(x_bits) - 128);
     ask_ahead(&from->next);
-    if (from->bits == 4) stage_codes(from, 4, 32, to);
-    else if (from->group == 32) stage_codes(from, 8, 32, to);
-    else stage_codes(from, 8, 16, to);
+    if (from->bits == 4 && !from->zero) stage_codes(from, 4, 32, 0, to);
+    else if (from->bits == 4) stage_codes(from, 4, 32, 1, to);
+    else if (from->group == 32) stage_codes(from, 8, 32, 1, to);
+    else stage_codes(from, 8, 16, 1, to);
     UNROLL
     for (int i = 0; i <= has_low; i++) {
         vf scale = load_scale(from->scale, from->half_scales);
         vf_store(floats + 16 * i, scale);
-        from->poison = vf_fma(scale, vf_set(0), from->poison);
+        if (!i && x_bits == 8) *poison = vf_fma(scale, vf_set(0), *poison); /* NaN if any is not finite */
         from->scale += from->half_scales ? 32 : 64;
     }
 }
 
-INLINE void stage_some(const int x_bits, const int has_low, const operands *a, int64_t g, int64_t end) {
-    for (; a->from && g < end && g < a->groups; g++) stage(x_bits, has_low, a, g);
+INLINE void stage_some(const int x_bits, const int has_low, const operands *a, int64_t g, int64_t end,
+                       vf *poison) {
+    for (; a->from && g < end && g < a->groups; g++) stage(x_bits, has_low, a, g, poison);
 }
 
-/* 16 outputs for 16 or 8 rows. In a ring, a record's scales lie where codes were 6 before. */
-INLINE void block(const int rows, const int x_bits, const int has_low, operands a, vf *result) {
+/* 16 outputs for 16 or 8 rows; 0: they are wrong, for of the scales that were staged some are not
+ * finite. In a ring, a record's scales lie where codes were 6 before. */
+INLINE int block(const int rows, const int x_bits, const int has_low, operands a, vf *result) {
     const int size = RECORD(x_bits), lead = LEAD(x_bits), tail = size - 128;
     const char *x = a.inputs;
-    vf sum[16];
+    vf sum[16], poison = vf_set(0);
     UNROLL
     for (int r = 0; r < rows; r++) sum[r] = vf_set(0);
-    stage_some(x_bits, has_low, &a, 0, lead);
+    stage_some(x_bits, has_low, &a, 0, lead, &poison);
     turn(rows, x_bits, 0, x, weights_of(x_bits, &a, 0), NULL);
     if (x_bits == 8) turn(rows, x_bits, 1, x + size, weights_of(x_bits, &a, 1), NULL);
     x += (lead - 1) * size;
     turn(rows, x_bits, 0, x, weights_of(x_bits, &a, lead - 1), sums_of(x_bits, a.sums, 0));
-    stage_some(x_bits, has_low, &a, lead, STAGED);
+    stage_some(x_bits, has_low, &a, lead, STAGED, &poison);
     for (int64_t g = 0; g < a.groups; g++) {
-        stage_some(x_bits, has_low, &a, g + STAGED, g + STAGED + 1);
+        stage_some(x_bits, has_low, &a, g + STAGED, g + STAGED + 1, &poison);
         const char *w = weights_of(x_bits, &a, g + lead);
         int32_t *to = sums_of(x_bits, a.sums, g + 1);
         x += size;
@@ -207,12 +207,13 @@ INLINE void block(const int rows, const int x_bits, const int has_low, operands 
     }
     UNROLL
     for (int r = 0; r < rows; r++) result[r] = sum[r];
+    return _mm512_cmp_ps_mask(poison, poison, _CMP_UNORD_Q) == 0;
 }
 
-typedef void block_function(const operands *, vf *);
+typedef int block_function(const operands *, vf *);
 #define BLOCK(rows, x_bits, has_low)                                                               \
-    static void block_##rows##_##x_bits##_##has_low(const operands *a, vf *sum) {                  \
-        block(rows, x_bits, has_low, *a, sum);                                                     \
+    static int block_##rows##_##x_bits##_##has_low(const operands *a, vf *sum) {                   \
+        return block(rows, x_bits, has_low, *a, sum);                                              \
     }
 BLOCK(8, 8, 0)
 BLOCK(8, 8, 1)
@@ -278,21 +279,18 @@ static void stage_span(const int64_t *arg, span s, int x_bits, char *to) {
 static source source_of(const int64_t *arg, int64_t n, int64_t end) {
     int64_t form = INT(2), groups = INT(10) / INT(11);
     source from = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), forms[form].bits,
-                   forms[form].group, forms[form].has_low, forms[form].half_scales,
-                   _mm512_set1_epi8((char)forms[form].zero), vf_set(0), {0}};
+                   forms[form].group, forms[form].half_scales, forms[form].zero, {0}};
     if (n + 1 < end)
         from.next = (ahead){(const char *)from.code + INT(3), from.scale + INT(4), INT(3) / groups,
                             INT(4) / groups};
     return from;
 }
 
-/* The n-th 16 outputs of a span; 0: left undone, for a scale of those staged is not finite. */
+/* The n-th 16 outputs of a span; 0: left undone, for of the scales staged some are not finite. */
 static int outputs_of(const int64_t *arg, int x_bits, const operands *a, int64_t n, span s) {
     vf sum[16];
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
-    blocks[s.rows == 16][x_bits == 16][forms[INT(2)].has_low](a, sum);
-    if (x_bits == 8 && a->from && _mm512_cmp_ps_mask(a->from->poison, a->from->poison, _CMP_UNORD_Q))
-        return 0;
+    if (!blocks[s.rows == 16][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
     for (int64_t r = 0; r < s.rows; r++)
         put_outputs(sum[r], bias, PTR(void, 13), (s.row + r) * INT(15) + n * 16, INT(5) - n * 16,
                     (int)INT(14));
