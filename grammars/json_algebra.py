@@ -15,10 +15,9 @@ from typing import Any, NoReturn
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_keywords as own
-from radixgen.grammars import json_numbers as num
-from radixgen.grammars import json_texts as txt
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_keywords import KINDS, has, lacks
+from radixgen.grammars.json_sets import EVERY, NONE, complement
 from radixgen.grammars.json_shapes import (
     ANY_ARRAY,
     ANY_OBJECT,
@@ -27,6 +26,7 @@ from radixgen.grammars.json_shapes import (
     is_never,
     meet_arrays,
     meet_objects,
+    need_unlike,
 )
 from radixgen.grammars.json_terms import Term, TooMany, hides_siblings, terms
 from radixgen.grammars.json_texts import Texts
@@ -62,7 +62,7 @@ class Algebra:
     # --- sets ------------------------------------------------------------------------------
 
     def every(self, kind: str) -> Any:
-        return _EVERY[kind]
+        return EVERY[kind]
 
     def meet(self, kind: str, one: Any, other: Any) -> Any:
         """The intersection of two sets of one kind. Raises TooMany."""
@@ -86,13 +86,7 @@ class Algebra:
         if other == (top,):
             return one
         found = []
-        self._meets += len(one) * len(other)
-        if self._meets > MAX_MEETS:
-            raise InvalidGrammar(
-                f"the schema combines alternatives in over {MAX_MEETS} ways; nest oneOf, anyOf and "
-                f"not less deeply, or tell their alternatives apart by constants of one property",
-                self.document.root.path,
-            )
+        self._count_meets(len(one) * len(other))
         for a in one:
             for b in other:
                 both = a if a is b else meet(a, b, self.never)
@@ -101,6 +95,15 @@ class Algebra:
             if len(found) > MAX_SHAPES:
                 raise TooMany
         return tuple(dict.fromkeys(found))
+
+    def _count_meets(self, more: int) -> None:
+        self._meets += more
+        if self._meets > MAX_MEETS:
+            raise InvalidGrammar(
+                f"the schema combines alternatives in over {MAX_MEETS} ways; nest oneOf, anyOf and "
+                f"not less deeply, or tell their alternatives apart by constants of one property",
+                self.document.root.path,
+            )
 
     def goal_set(self, wanted: Goal, kind: str) -> Any:
         """The values of one kind that satisfy a goal."""
@@ -375,6 +378,9 @@ class Algebra:
         """Whether two sets are known to have nothing in common."""
         if not one or not other:
             return True
+        if kind == "object" and all(need_unlike(a, b, self.never) for a in one for b in other):
+            self._count_meets(len(one) * len(other))
+            return True
         both = self.meet(kind, one, other)
         return not both or (kind in ("number", "string") and both.is_empty())
 
@@ -411,31 +417,6 @@ def _kinds_of(wanted: Goal) -> Iterator[str]:
     """The kinds of values that every `type` of a goal lets through."""
     stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
     return (kind for kind in KINDS if all(own.admits(node, kind) for node in stated))
-
-
-_EVERY: dict[str, Any] = {
-    "null": frozenset((None,)),
-    "boolean": frozenset((True, False)),
-    "number": num.EVERY,
-    "string": txt.EVERY,
-    "array": (ANY_ARRAY,),
-    "object": (ANY_OBJECT,),
-}
-NONE: dict[str, Any] = {
-    "null": frozenset(),
-    "boolean": frozenset(),
-    "number": num.NONE,
-    "string": txt.NONE,
-    "array": (),
-    "object": (),
-}
-
-
-def complement(kind: str, found: Any) -> Any:
-    """The complement of a set of scalars."""
-    if kind in ("null", "boolean"):
-        return _EVERY[kind] - found
-    return found.complement()
 
 
 def _joined(one: tuple[Any, ...], other: tuple[Any, ...], top: Any) -> tuple[Any, ...]:

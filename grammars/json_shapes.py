@@ -188,6 +188,14 @@ def hopeless_object(shape: ObjectShape, never: Never) -> bool:
     return any(never(shape.goal_of(name)) for name in shape.required)
 
 
+def need_unlike(one: ObjectShape, other: ObjectShape, never: Never) -> bool:
+    """Whether both need a member of one name, of values that cannot be equal, as most do that a
+    constant tells apart: then they need not be put together to know that they do not meet."""
+    return any(
+        never(one.goal_of(name) | other.goal_of(name)) for name in one.required | other.required
+    )
+
+
 def meet_arrays(one: ArrayShape, other: ArrayShape, never: Never) -> ArrayShape | None:
     """What both say; None where no array can satisfy it."""
     if one is ANY_ARRAY:
