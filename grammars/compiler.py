@@ -193,7 +193,7 @@ def _look_ahead(engine: NativeEngine, met: range, taken: float) -> None:
     """Expand rules of a large grammar, as the time shows that was taken so far: within a compile a
     few milliseconds hold up one request, within a mask all of a batch."""
     if taken > SOME_SECONDS:
-        engine.look_ahead(met, min(taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
+        engine.look_ahead(met, min(2 * taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

@@ -105,7 +105,7 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->nodes), DROP(e->masks), DROP(e->pool), DROP(e->lists), DROP(e->words), DROP(e->tables),
     DROP(e->rules), DROP(e->chains), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
-    DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
+    DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->merged), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
     DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->asked),
     DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->text), DROP(e->best), DROP(e->search),
     DROP(e->seen), DROP(e->derivatives);

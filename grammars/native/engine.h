@@ -217,8 +217,9 @@ typedef struct Engine {
     VEC(u32) best;                                    /* tokens that spell its rest, by place */
     u32 plain;                                        /* a plain character, once asked for: closures.c */
     u32 weigh, worst;                                 /* masks.c also asks what completions cost */
-    CountedList inside;                               /* of one slice while it is made */
-    ExitList exits;
+    CountedList inside;                               /* of one slice, and of what follows it, while
+                                                         they are made */
+    ExitList exits, merged;
     VEC(void *) borrowed;                             /* memory that a fault gives back: see memory.c */
     u64 steps;                                        /* trie nodes visited, for limits and reports */
 } Engine;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ABOVE = 12, MAX_MEMBERS = 64, NARROW = 4, MAX_PARTS = 64, MAX_TRIED = 2000 };
+enum { MAX_ABOVE = 12, MAX_MEMBERS = 64, NARROW = 4, SHORT_TEXT = 8, MAX_PARTS = 64, MAX_TRIED = 2000 };
 
 /* ---- finding the mark ---------------------------------------------------------------------------- */
 
@@ -251,7 +251,8 @@ u32 bounded_record(Engine *e, u32 state) {
     u32 free = without_bound(e, e->nodes.p[top.head], &item, &high);
     if (free == EMPTY || !is_narrow(e, top.tail, NARROW)) return NONE;
     u32 before = state_of(e, push(e, free, LOOP_END));
-    u32 record = e->states.p[before].slice ? NONE : short_record(e, state);
+    u32 record = NONE; /* of a longer text each count is a state of its own, too many for a walk */
+    if (high <= SHORT_TEXT && !e->states.p[before].slice) record = short_record(e, state);
     if (record != NONE) return record;
     Slice *s = slice_before(e, before, item);
     if (!stands_out(e, s, top.tail)) return NONE;

@@ -229,11 +229,18 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     return record != NONE ? record : difference_record(e, head, s.tail, state, DIFFERENCE_WALK);
 }
 
+/* Whether a loop was sliced, or begins with most tokens: of a narrow one a walk sees little. */
+static int may_slice(Engine *e, Node loop) {
+    if (e->nodes.p[loop.a].slice) return 1;
+    Mask first = first_bytes(e, state_of(e, push(e, loop.a, LOOP_END)));
+    return begins_most(&e->trie, &first);
+}
+
 /* Whether a stack allows much of the vocabulary and has a way of its own to say what. */
 static int is_wide(Engine *e, u32 stack) {
     if (stack <= LOOP_END) return 0;
     Node head = e->nodes.p[e->stacks.p[stack].head];
-    if (head.kind == K_REP) return usable_slice(e, head, e->stacks.p[stack].tail) != NULL;
+    if (head.kind == K_REP) return may_slice(e, head) && usable_slice(e, head, e->stacks.p[stack].tail);
     int with = 0, without = 0;
     for (u32 i = 0; head.kind == K_AND && i < head.b; i++)
         if (e->nodes.p[e->lists.p[head.a + i]].kind == K_NOT) without = 1;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MERGED = 60000 };
+enum { MAX_MERGED = 60000, FEW_CHILDREN = 24 };
 
 /* ---- building ------------------------------------------------------------------------------- */
 
@@ -113,23 +113,36 @@ u32 row_within(Engine *e, Slice *s, u32 count) {
 
 /* ---- what follows: the rests of all tokens that leave with one byte, as one trie -------------- */
 
-/* The children of a group of trie nodes, sorted by byte; the caller gives it back. */
-static Exit *sorted_children(Engine *e, const Exit *group, u32 n, u32 *total) {
+/* Do something with each child `c` of the trie nodes of a group, of which `k` is the parent. */
+#define EACH_CHILD(t, group, n, c, then)                                                          \
+    for (u32 k = 0; k < (n); k++) {                                                               \
+        u32 parent = (group)[k].node, end = parent + (t)->nodes[parent].size;                     \
+        for (u32 c = parent + 1; c < end; c += (t)->nodes[c].size) then;                          \
+    }
+
+/* The children of a group of `merged`, sorted by byte, behind it there; returns how many. */
+static u32 add_children(Engine *e, u32 first, u32 n) {
     const Trie *t = &e->trie;
+    u32 num = 0, kept = 0;
+    EACH_CHILD(t, e->merged.p + first, n, c, num++)
+    RESERVE(e, e->merged, num);
+    const Exit *group = e->merged.p + first;
+    Exit *children = e->merged.p + e->merged.n;
+    e->merged.n += num;
+    if (n == 1 || num <= FEW_CHILDREN) { /* those of one node are in order */
+        EACH_CHILD(t, group, n, c, {
+            u32 i = kept++;
+            for (; n > 1 && i && t->nodes[children[i - 1].node].byte > t->nodes[c].byte; i--)
+                children[i] = children[i - 1];
+            children[i] = ((Exit){c, group[k].count});
+        })
+        return num;
+    }
     u32 start[257] = {0};
-    for (u32 i = 0; i < n; i++) {
-        u32 end = group[i].node + t->nodes[group[i].node].size;
-        for (u32 c = group[i].node + 1; c < end; c += t->nodes[c].size) start[t->nodes[c].byte + 1]++;
-    }
+    EACH_CHILD(t, group, n, c, start[t->nodes[c].byte + 1]++)
     for (u32 b = 1; b < 257; b++) start[b] += start[b - 1];
-    *total = start[256];
-    Exit *children = borrow(e, (*total + 1) * sizeof *children);
-    for (u32 i = 0; i < n; i++) {
-        u32 end = group[i].node + t->nodes[group[i].node].size;
-        for (u32 c = group[i].node + 1; c < end; c += t->nodes[c].size)
-            children[start[t->nodes[c].byte]++] = (Exit){c, group[i].count};
-    }
-    return children;
+    EACH_CHILD(t, group, n, c, children[start[t->nodes[c].byte]++] = ((Exit){c, group[k].count}))
+    return num;
 }
 
 /* An empty trie, in the place of one that a fault may have left half made. */
@@ -140,9 +153,10 @@ static Remainders *start_remainders(Engine *e, Remainders **at) {
     return r;
 }
 
-static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth) {
+static void merge(Engine *e, Remainders *r, u32 first, u32 n, u32 depth) {
     const Trie *t = &e->trie;
-    u32 node = r->byte.n, total;
+    const Exit *group = e->merged.p + first;
+    u32 node = r->byte.n, children = e->merged.n;
     PUSH(e, r->byte, t->nodes[group[0].node].byte);
     PUSH(e, r->depth, depth);
     PUSH(e, r->size, 0);
@@ -150,13 +164,13 @@ static void merge(Engine *e, Remainders *r, const Exit *group, u32 n, u32 depth)
     for (u32 i = 0; i < n; i++)
         TOKENS_AT(t, group[i].node, k)
             PUSH(e, r->tokens, ((Counted){k, group[i].count}));
-    Exit *children = sorted_children(e, group, n, &total);
+    u32 total = add_children(e, first, n);
     for (u32 i = 0, j; i < total; i = j) {
-        u8 byte = t->nodes[children[i].node].byte;
-        for (j = i + 1; j < total && t->nodes[children[j].node].byte == byte; j++) continue;
+        u8 byte = t->nodes[e->merged.p[children + i].node].byte;
+        for (j = i + 1; j < total && t->nodes[e->merged.p[children + j].node].byte == byte; j++) continue;
         merge(e, r, children + i, j - i, depth + 1);
     }
-    give_back(e, children);
+    e->merged.n = children;
     r->size.p[node] = r->byte.n - node;
 }
 
@@ -166,7 +180,11 @@ static void merge_exits(Engine *e, Slice *s, u32 byte) {
     for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.nodes[s->exits[from + i].node].size;
     if (nodes && nodes <= MAX_MERGED) {
         Remainders *r = start_remainders(e, &s->remainders[byte]);
-        merge(e, r, s->exits + from, count, 0);
+        e->merged.n = 0;
+        RESERVE(e, e->merged, count);
+        memcpy(e->merged.p, s->exits + from, count * sizeof *e->merged.p);
+        e->merged.n = count;
+        merge(e, r, 0, count, 0);
         PUSH(e, r->first, r->tokens.n);
     }
     s->merged[byte] = 1;
