@@ -30,7 +30,7 @@ from radixgen.grammars.expr import (
     union,
 )
 from radixgen.grammars.json_multiples import multiples
-from radixgen.grammars.json_numbers import EVERY, EXACT, INTEGERS, Numbers, Piece
+from radixgen.grammars.json_numbers import EVERY, EXACT, INTEGERS, Number, Numbers, Piece
 
 MAX_EXPONENT = 307  # either way: what a double holds to all its digits
 MAX_DIGITS = 1500  # of a bound, or before and behind the point of a number to be written out
@@ -65,12 +65,12 @@ def number_text(numbers: Numbers, rules: RuleSet) -> Node:
     return union(*points, *(_piece(piece, rules) for piece in numbers.pieces))
 
 
-def spellings(points: Iterable[Fraction]) -> list[bytes]:
+def spellings(points: Iterable[Number]) -> list[bytes]:
     """Every way to write one of the points, sorted."""
     return sorted(set(_spellings(points)))
 
 
-def _spellings(points: Iterable[Fraction]) -> Iterable[bytes]:
+def _spellings(points: Iterable[Number]) -> Iterable[bytes]:
     for point in points:
         if point.denominator == 1 and abs(point.numerator) < EXACT:
             yield str(point.numerator).encode()
@@ -78,14 +78,14 @@ def _spellings(points: Iterable[Fraction]) -> Iterable[bytes]:
         plain = spelled(point)
         if len(plain) <= 30:
             yield plain
-        short = repr(float(point)) if abs(point) < 10**300 else ""
+        short = repr(float(point)) if abs(point.numerator) < point.denominator * 10**300 else ""
         if "e" in short and Fraction(short) == point:
             yield short.encode()
         elif len(plain) > 30:
             yield plain
 
 
-def spelled(value: Fraction) -> bytes:
+def spelled(value: Number) -> bytes:
     """A decimal fraction written out, without trailing zeros."""
     behind = places(value)
     scaled = abs(int(value * 10**behind))
@@ -97,7 +97,7 @@ def spelled(value: Fraction) -> bytes:
     return f"{sign}{whole}{'.' if fraction else ''}{fraction}".encode()
 
 
-def places(value: Fraction) -> int:
+def places(value: Number) -> int:
     """How many digits behind the point a decimal fraction needs."""
     twos = fives = 0
     rest = value.denominator
