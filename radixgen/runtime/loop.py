@@ -37,17 +37,20 @@ from radixgen.messages import (
     ScoreRequest,
     Shutdown,
     Stats,
+    StepOutput,
     Terminal,
     ToRuntime,
     decode_to_runtime,
     encode,
 )
+from radixgen.runtime.departures import Departures
 from radixgen.runtime.replies import Frames, pack, scoped, unscoped
 from radixgen.schedule.request import Event, SequenceOutput
 
 logger = logging.getLogger(__name__)
 
 _RING, _WAKE = b"x", b"w"  # what the bell carries
+_NOTHING_NEW = StepOutput((), (), (), (), ())
 LINGER_MS = 2000  # to hand the last messages to the clients at the end
 MAX_MESSAGES_PER_TURN = 256  # read between two steps, so that arrivals cannot stall decoding
 
@@ -106,6 +109,7 @@ class Loop:
         self._waker, self._bell = sockets.socketpair()
         self._waker.setblocking(False)
         self._bell.setblocking(False)
+        self._departures = Departures(socket)
         engine.on_ready(self._wake)
 
     def run(self) -> None:
@@ -113,9 +117,12 @@ class Loop:
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self._waker.fileno(), zmq.POLLIN)
+        poller.register(self._departures.monitor, zmq.POLLIN)
         while not (self._draining and self.num_open == 0):
-            poller.poll(0 if self.engine.has_work else None)
+            poller.poll(0 if self.engine.has_work else self._departures.wait_ms())
             self._hear_bell()
+            if self._departures.hear():
+                self._look_who_is_gone()
             self._receive()
             if self.engine.has_work:
                 self._deliver(self.engine.step())
@@ -138,6 +145,7 @@ class Loop:
     def close(self) -> None:
         self._waker.close()
         self._bell.close()
+        self._departures.close()
 
     def _hear_bell(self) -> None:
         try:
@@ -253,6 +261,11 @@ class Loop:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._forget(client)
+
+    def _look_who_is_gone(self) -> None:
+        """A client may wait long until it is told anything: one that is gone waits for nothing."""
+        for client in list(self._clients.values()):
+            self._send(client, [encode(_NOTHING_NEW)])
 
     def _forget(self, client: _Client) -> None:
         """The client is gone: nobody waits for its requests any more."""
