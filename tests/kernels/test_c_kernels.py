@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -419,19 +418,6 @@ def test_choices_fall_where_the_weights_say(vocab: int, vectors: str) -> None:
     assert choose_(logits[None].clone(), [Choice(1.0, mask_row=0)], nothing) == [
         (0, Outcome.NONE_ALLOWED)
     ]
-
-
-def test_a_quota_of_time_bounds_the_threads(tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    for text, cores in (
-        ("max 100000", None),
-        ("250000 100000", 3),
-        ("10000 100000", 1),
-        ("", None),
-    ):
-        file.write_text(text)
-        assert library.cores_of_quota(file) == cores
-    assert library.cores_of_quota(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(("bits", "dim", "window"), [(4, 64, None), (2, 96, 50)])

@@ -5,6 +5,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,3 +87,16 @@ def test_every_piece_is_run_whoever_takes_it(threads: int) -> None:
     library.set_num_threads(threads)
     for _ in range(20):
         assert torch.equal(linear(x, weight), expected)
+
+
+def test_a_quota_of_time_bounds_the_threads(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    for text, cores in (
+        ("max 100000", None),
+        ("250000 100000", 3),
+        ("10000 100000", 1),
+        ("", None),
+    ):
+        file.write_text(text)
+        assert library.cores_of_quota(file) == cores
+    assert library.cores_of_quota(tmp_path / "none") is None
