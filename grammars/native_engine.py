@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from array import array
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from pathlib import Path
@@ -150,26 +151,30 @@ class NativeEngine:
     def look_ahead(self, rules: range, seconds: float) -> None:
         """Expand rules, and what they lead to, before a text gets there, for so long.
 
-        Those first that were met in what took longest: schemas that are hard to put together
-        stand in others. What cannot be expanded is left to the text that gets there.
+        In turn that which was met first, and that which was met in what took longest: schemas that
+        are hard to put together stand in others. What cannot be expanded is left to the text that
+        gets there.
         """
         now = time.perf_counter()
-        end = now + seconds
-        waiting = [(-seconds, index) for index in rules]
-        while waiting and now < end:
-            _, index = heappop(waiting)
+        end, hardest, first = now + seconds, [(0.0, index) for index in rules], deque(rules)
+        done: set[int] = set()
+        while first and now < end:
+            index = heappop(hardest)[1] if hardest and len(done) % 2 else first.popleft()
+            if index in done:
+                continue
+            done.add(index)
             with self._lock:  # one at a time: others fill masks in between
                 met = self._expand(index)
             before, now = now, time.perf_counter()
             for found in met:
-                heappush(waiting, (before - now, found))
+                heappush(hardest, (before - now, found))
+            first.extend(met)
 
     def _expand(self, index: int) -> range:
         """Expand a rule; the numbers of the rules that were met first there."""
         before = len(self.nodes.rules)
-        if not isinstance(self.nodes.rules[index], Hook):
-            with contextlib.suppress(InvalidGrammar):
-                self._checked(self._library.rx_expand(self._at, index))
+        with contextlib.suppress(InvalidGrammar):
+            self._checked(self._library.rx_expand(self._at, index))
         return range(before, len(self.nodes.rules))
 
     def after_bytes(self, state: int, data: bytes) -> int:
