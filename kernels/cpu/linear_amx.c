@@ -26,10 +26,10 @@
 #define PAGE 4096
 #define MOST_STAGED (1 << 20) /* bytes of inputs at a time: they stay in a core's cache */
 
-/* Fewer than 16 rows, and up to 2 that are left over, are faster without. */
+/* Fewer than 16 rows, and up to 4 that are left over, are faster without. */
 int64_t rk_amx_rows(int64_t rows) {
     if (rows < 16 || !rk_amx()) return 0;
-    return rows % 16 < 3 ? rows - rows % 16 : rows;
+    return rows % 16 < 5 ? rows - rows % 16 : rows;
 }
 
 /* Some rows of one call: the last ones may be among those before, and are computed again. */
