@@ -67,7 +67,6 @@ typedef struct {
     const uint8_t *code;
     const char *scale;
     int bits, group, half_scales, zero;
-    ahead next;
 } source;
 
 typedef struct {
@@ -77,6 +76,7 @@ typedef struct {
     int64_t groups;
     source *from; /* weights are staged from there, or NULL: they are records */
     int once;     /* no other rows meet these weights: only RING bytes of records are kept */
+    ahead next;
 } operands;
 
 /* A ring at an even number of pages: two places in turn, as far on as records are. */
@@ -162,7 +162,6 @@ INLINE void stage(const int x_bits, const int has_low, const operands *a, int64_
     source *from = a->from;
     char *to = weights_of(x_bits, a, g), *last = weights_of(x_bits, a, g + LEAD(x_bits));
     float *floats = (float *)(last + RECORD(x_bits) - 128);
-    ask_ahead(&from->next);
     if (from->bits == 4 && !from->zero) stage_codes(from, 4, 32, 0, to);
     else if (from->bits == 4) stage_codes(from, 4, 32, 1, to);
     else if (from->group == 32) stage_codes(from, 8, 32, 1, to);
@@ -196,6 +195,7 @@ INLINE int block(const int rows, const int x_bits, const int has_low, operands a
     turn(rows, x_bits, 0, x, weights_of(x_bits, &a, lead - 1), sums_of(x_bits, a.sums, 0));
     stage_some(x_bits, has_low, &a, lead, STAGED, &poison);
     for (int64_t g = 0; g < a.groups; g++) {
+        ask_ahead(&a.next);
         stage_some(x_bits, has_low, &a, g + STAGED, g + STAGED + 1, &poison);
         const char *w = weights_of(x_bits, &a, g + lead);
         int32_t *to = sums_of(x_bits, a.sums, g + 1);
@@ -275,15 +275,22 @@ static void stage_span(const int64_t *arg, span s, int x_bits, char *to) {
     }
 }
 
-/* The n-th tile of outputs before it is staged; what follows it before the tile `end` is asked for. */
-static source source_of(const int64_t *arg, int64_t n, int64_t end) {
-    int64_t form = INT(2), groups = INT(10) / INT(11);
-    source from = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), forms[form].bits,
-                   forms[form].group, forms[form].half_scales, forms[form].zero, {0}};
-    if (n + 1 < end)
-        from.next = (ahead){(const char *)from.code + INT(3), from.scale + INT(4), INT(3) / groups,
-                            INT(4) / groups};
-    return from;
+/* The n-th tile of outputs before it is staged. */
+static source source_of(const int64_t *arg, int64_t n) {
+    int64_t form = INT(2);
+    return (source){PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), forms[form].bits,
+                    forms[form].group, forms[form].half_scales, forms[form].zero};
+}
+
+/* What is asked for while the i-th of `count` spans meets the n-th tile: a part of the tile that
+ * follows, if it is before `end`. */
+static ahead part_ahead(const int64_t *arg, int64_t n, int64_t end, int64_t i, int64_t count) {
+    int64_t groups = INT(10) / INT(11), turns = count * groups, before = i * groups;
+    int64_t part = (INT(3) / turns + 63) / 64 * 64, scale_part = (INT(4) / turns + 63) / 64 * 64;
+    if (n + 1 >= end) return (ahead){0};
+    return (ahead){PTR(char, 0) + (n + 1) * INT(3) + before * part,
+                   PTR(char, 1) + (n + 1) * INT(4) + before * scale_part,
+                   before * part < INT(3) ? part : 0, before * scale_part < INT(4) ? scale_part : 0};
 }
 
 /* The n-th 16 outputs of a span; 0: left undone, for of the scales staged some are not finite. */
@@ -301,6 +308,7 @@ void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vect
     int64_t groups = INT(10) / INT(11), rows = rk_amx_rows(INT(9)), count = num_spans(rows), first, last;
     int64_t bytes = ((groups + STAGED) * RECORD(x_bits) + PAGE - 1) / PAGE * PAGE;
     int64_t most = MOST_STAGED / bytes < 1 ? 1 : MOST_STAGED / bytes, tiles = (INT(5) + 15) / 16;
+    int64_t soon = rk_share_ahead(t, tiles);
     rk_share(t, tiles, &first, &last);
     if (!rows || first == last) return;
     if (most > count) most = count;
@@ -314,10 +322,10 @@ void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vect
             stage_span(arg, span_at(i, rows), x_bits, inputs + (i - from) * bytes);
         t->scratch_of = most == count ? t->run : 0; /* all of them lie there for the next piece */
         for (int64_t n = first; n < last; n++) {
-            source raw = source_of(arg, n, rk_share_ahead(t, tiles));
+            source raw = source_of(arg, n);
             for (int64_t i = from; i < end; i++) {
                 operands a = {inputs + (i - from) * bytes, weights, ring, groups, i == from ? &raw : NULL,
-                              end == from + 1};
+                              end == from + 1, part_ahead(arg, n, soon, i - from, end - from)};
                 if (outputs_of(arg, x_bits, &a, n, span_at(i, rows))) continue;
                 if (!from) by_vectors(arg, n, rows);
                 break;
