@@ -31,11 +31,9 @@ DEFAULT_MAX_BYTES = 512 << 20
 MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is parsed
 MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
-SOME_SECONDS, ENOUGH_SECONDS = (
-    0.0006,
-    0.007,
-)  # of a compile, between which rules are looked ahead at
-MOST_AHEAD = 0.0025  # seconds
+MUCH_SOURCE = 1500  # characters, from which on rules are looked ahead at, on any machine
+MOST_AHEAD = 0.0025  # seconds of that
+ENOUGH_SECONDS = 0.007  # of a compile, with it
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
 HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
@@ -150,7 +148,7 @@ class GrammarCompiler:
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
         following = Following(engine) if rules.close() else None
-        if isinstance(engine, NativeEngine):
+        if isinstance(engine, NativeEngine) and len(spec.source) >= MUCH_SOURCE:
             _look_ahead(engine, met, time.perf_counter() - begin)
         return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8, following)
 
@@ -191,10 +189,9 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
 
 
 def _look_ahead(engine: NativeEngine, met: range, taken: float) -> None:
-    """Expand rules of a large grammar, as the time shows that was taken so far: within a compile a
-    few milliseconds hold up one request, within a mask all of a batch."""
-    if taken > SOME_SECONDS:
-        engine.look_ahead(met, min(2 * taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
+    """Expand rules of a large grammar on which `taken` seconds were spent so far: within a compile
+    a few milliseconds hold up one request, within a mask all of a batch."""
+    engine.look_ahead(met, min(2 * taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

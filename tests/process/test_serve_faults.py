@@ -141,6 +141,8 @@ def test_a_killed_runtime_is_told_and_replaced(server: LiveServer, http: httpx2.
             wait_until(lambda: http.get("/server_info").json()["open_prompts"] == 2)
             assert http.get("/server_info").json()["runtime"]["open_requests"] == 2
             os.kill(pid, signal.SIGKILL)
+            # Its last words may be heard after the kill: who asks before them may have killed it.
+            wait_until(lambda: http.get("/health").status_code == 503)
             # What comes from now on waits for the next runtime, or is known without one.
             assert answers(http)
             assert http.get("/v1/models").json()["data"][0]["id"] == "tiny"
