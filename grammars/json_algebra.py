@@ -10,7 +10,6 @@ refers to itself without going through a member or an item denotes nothing, and 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
 from typing import Any, NoReturn
 
 from radixgen.errors import InvalidGrammar
@@ -34,7 +33,6 @@ from radixgen.grammars.json_unevaluated import Cases
 
 INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))
 MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
-MAX_DIFFERENCES = 64  # ways to differ from listed values, each told apart by a shape of its own
 MAX_MEETS = 30_000  # of two shapes, in the whole schema
 MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
 
@@ -283,7 +281,7 @@ class Algebra:
         """Joined with what differs from every listed value."""
         if listed is None:
             return found
-        if prod(2 * len(value) + 2 for _, value in listed) > MAX_DIFFERENCES:
+        if not own.are_few_differences(value for _, value in listed):
             return self.join(kind, found, (own.unlike(kind, node, listed),))
         others = self.every(kind)
         for pointer, value in listed:

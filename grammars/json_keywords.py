@@ -9,6 +9,7 @@ Trusts the shape of the keywords' values: `json_check.py` has looked at them.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from radixgen.grammars import json_numbers as num
@@ -33,6 +34,7 @@ from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.regex import parse
 
 Names = Callable[[Schema], Texts]  # the names that a `propertyNames` schema lets through
+MAX_DIFFERENCES = 64  # ways to differ from listed values, each told apart by a shape of its own
 KINDS = ("object", "array", "string", "number", "boolean", "null")
 _KIND_OF = {
     dict: "object",
@@ -103,6 +105,11 @@ def same_key(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return ("word", value)
     return ("text", value) if isinstance(value, str) else ("number", Fraction(value))
+
+
+def are_few_differences(values: Iterable[dict[str, Any] | list[Any]]) -> bool:
+    """Whether the ways to differ from all of some objects or arrays may get a shape each."""
+    return prod(2 * len(value) + 2 for value in values) <= MAX_DIFFERENCES
 
 
 def whole(value: Any) -> int:

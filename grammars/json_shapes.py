@@ -182,10 +182,21 @@ def _chained(
 
 
 def hopeless_object(shape: ObjectShape, never: Never) -> bool:
-    """Whether a required member, or the number of members, is known to be impossible."""
+    """Whether a member that has to be there, or their number, is known to be impossible."""
     if shape.high is not None and max(shape.low, len(shape.required)) > shape.high:
         return True
-    return any(never(shape.goal_of(name)) for name in shape.required)
+    if any(never(shape.goal_of(name)) for name in shape.required):
+        return True
+    return any(_has_no_name(shape, member, never) for member in shape.some)
+
+
+def _has_no_name(shape: ObjectShape, member: Member, never: Never) -> bool:
+    """Whether an object that is closed to all but listed names has none for a member."""
+    for keys, wanted in shape.every:
+        if keys.is_every_other and is_never(wanted):
+            names = filter(member.keys.hold, keys.names)
+            return all(never(shape.goal_of(name) | member.goal) for name in names)
+    return False
 
 
 def need_unlike(one: ObjectShape, other: ObjectShape, never: Never) -> bool:

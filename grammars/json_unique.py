@@ -18,8 +18,9 @@ from radixgen.grammars.expr import Node, RuleSet, concat
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.json_decimals import spelled
 from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_keywords import are_few_differences
 from radixgen.grammars.json_layout import Layout
-from radixgen.grammars.json_shapes import ArrayShape, Goal, goal
+from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Goal, goal
 
 MAX_ITEMS = 256  # of such an array
 FEW_ITEMS = 64  # values that have to be there, if an array may have as many items
@@ -56,7 +57,7 @@ class Differing:
         self._wanted = min(most, max(FEW_ITEMS, shape.low))
         # How many items there may be: each has one value more to choose from than came before it.
         self.most = self._number_of_items(most)
-        self._schemas: dict[Taken, Schema] = {}
+        self._goals: dict[Taken, Goal] = {}
         self._comma, self._blank = context.layout.split_comma()
         self._separator = facts(context.layout.comma).least
 
@@ -82,14 +83,29 @@ class Differing:
     def goal_of(self, index: int, taken: Taken) -> Goal:
         """What an item has to satisfy behind those."""
         wanted = self._shape.goal_of(index)
-        if not taken:
-            return wanted
-        schema = self._schemas.get(taken)
-        if schema is None:
+        return wanted | self._none_of(taken) if taken else wanted
+
+    def _none_of(self, taken: Taken) -> Goal:
+        """What is none of some values.
+
+        A few objects or arrays are left out one after the other, which puts few shapes together at
+        a time, and most of that was done before the next item already.
+        """
+        found = self._goals.get(taken)
+        if found is None:
             values = [json.loads(value, parse_float=Decimal) for value in sorted(taken)]
-            schema = self._owner.document.composed({"enum": values}, self._owner)
-            self._schemas[taken] = schema
-        return wanted | goal(schema, False)
+            nested = [value for value in values if isinstance(value, dict | list)]
+            if len(nested) > 1 and are_few_differences(nested):
+                alone = (frozenset((canonical(value),)) for value in nested)
+                found = ANYTHING.union(*map(self._none_of, alone))
+                values = [value for value in values if not isinstance(value, dict | list)]
+            else:
+                found = ANYTHING
+            if values:
+                schema = self._owner.document.composed({"enum": values}, self._owner)
+                found |= goal(schema, False)
+            self._goals[taken] = found
+        return found
 
     def more(
         self, key: Hashable, index: int, taken: Taken, following: Callable[[Taken], Node]

@@ -7,6 +7,8 @@ import pytest
 
 from radixgen.grammars import json_keywords, json_texts, json_values
 from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_document import Document
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
@@ -113,3 +115,14 @@ def test_bounds_that_every_text_keeps_are_left_out(
         assert json_texts.of_length(found, least, 1000) is not found
     else:
         assert json_texts.of_length(found, least, most - 1) is not found
+
+
+def test_a_closed_object_has_no_room_for_other_members() -> None:
+    closed = {**POINT, "additionalProperties": False}
+    schema = {**closed, "not": {"enum": [{"x": 1, "y": 2}]}}
+    algebra = Algebra(Document(json.dumps(schema)), lambda *_: None, formats=True)
+    shapes = algebra.evaluate(algebra.document.root, "object")
+    assert [shape.some for shape in shapes] == [()] * len(shapes)
+    assert len(shapes) == 3  # another x, another y, or no x
+    values = [{"x": 1, "y": 2}, {"x": 2, "y": 2}, {"y": 2}, {"x": 1, "y": 3}, {"y": 2, "z": 1}]
+    assert [followed(schema, [value])[-1] for value in values] == [False, True, True, True, False]

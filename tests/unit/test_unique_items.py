@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars import json_keywords
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import make_engine
 from radixgen.grammars.json_unique import canonical, value_before_comma
@@ -102,6 +103,38 @@ def accepts(schema: Any, text: str, **options: Any) -> bool:
 )
 def test_items_of_any_kind_differ(text: str, is_unique: bool) -> None:
     assert accepts({"type": "array", "uniqueItems": True}, text) == is_unique
+
+
+@pytest.mark.parametrize(
+    ("text", "is_unique"),
+    [
+        ('[{"a":1},{"a":2},"x",{"a":3}]', True),
+        ('[{"a":1},"x",{"a":2},{"a":1}]', False),
+        ('[{"a":1},{"a":1,"b":""},{"a":1,"b":"x"}]', True),
+        ('[{"a":1},{"a":1,"b":""},{"a":2},{"a":1,"b":""}]', False),
+        ("[[1],[1,2],[]]", True),
+        ("[[1],[2],[2]]", False),
+        ('[{"a":0},[],[0],{"a":2}]', True),
+        ('[[],{"a":0},{"a":1},[]]', False),
+    ],
+)
+def test_few_objects_and_arrays_are_left_out_as_many_are(
+    text: str, is_unique: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {"anyOf": [OBJECTS["items"], {"type": ["array", "string"]}]}
+    schema = {"type": "array", "uniqueItems": True, "items": some}
+    masks: list[list[Any]] = []
+    for most in (json_keywords.MAX_DIFFERENCES, 0):
+        monkeypatch.setattr(json_keywords, "MAX_DIFFERENCES", most)
+        one, mask = matcher(schema, GrammarCompiler(VOCABULARY)), allocate_bitmask(1, len(TOKENS))
+        masks.append([])
+        for byte in text.encode():
+            one.fill_bitmask(mask, 0)
+            masks[-1].append(mask.tolist())
+            if not one.accept_bytes(bytes((byte,))):
+                break
+        assert one.is_accepting() == is_unique
+    assert masks[0] == masks[1]
 
 
 def test_layouts() -> None:
