@@ -103,6 +103,7 @@ typedef struct {
     u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* each byte of `usable` is a token */
     TrieNode *nodes;                  /* [num_nodes + 1] the last is no node, but has a `first` */
     u32 *order;                       /* ids by the nodes they end at: those below a node are together */
+    u8 *lengths;                      /* of those ids in bytes, 255 at most */
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
     u8 group[256];                    /* of a byte */
@@ -149,7 +150,8 @@ typedef struct {                                      /* states that a walk ofte
     u64 groups[NUM_LOOPS];
     u8 noted[NUM_LOOPS];
 } Loops;
-typedef struct { u64 groups; u32 bytes; } Pass;        /* so many bytes of these groups may surely be read */
+typedef struct { u64 groups; u32 bytes, stops; } Pass; /* so many bytes of these groups may surely be read;
+                                                         stops: and no more of them */
 typedef struct { u32 state[NUM_LOOPS], n[NUM_LOOPS]; } Visits; /* of a walk, likewise */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;

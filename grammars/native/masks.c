@@ -36,6 +36,19 @@ static void add_branch(Engine *e, u32 node, u32 state) {
     weigh(e, state);
 }
 
+/* The tokens of a branch that are no longer than so many bytes. */
+static void add_short(Engine *e, u32 node, u32 length) {
+    const Trie *t = &e->trie;
+    u32 first = t->nodes[node].first, end = t->nodes[node + t->nodes[node].size].first;
+    RESERVE(e, e->hits, end - first);
+    u32 *hits = e->hits.p + e->hits.n, n = 0;
+    for (u32 i = first; i < end; i++) {
+        hits[n] = t->order[i];
+        n += t->lengths[i] <= length;
+    }
+    e->hits.n += n;
+}
+
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
    than `limit` nodes were visited, or states made on such a way. Where completions are weighed, only what stays in a state is passed
    over: what costs the same. */
@@ -54,17 +67,22 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
             i += t->nodes[i].size;
             continue;
         }
-        int passes_all;
         if (e->weigh) {
-            passes_all = next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next));
+            if (next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next))) {
+                add_branch(e, i, next);
+                i += t->nodes[i].size;
+                continue;
+            }
         } else {
             Pass pass = pass_of(e, &visits, here);
-            passes_all = t->nodes[i].height < pass.bytes && !(t->nodes[i].groups & ~pass.groups);
-        }
-        if (passes_all) {
-            add_branch(e, i, next);
-            i += t->nodes[i].size;
-            continue;
+            u32 length = t->nodes[i].depth - 1 + pass.bytes;
+            int is_short = t->nodes[i].height < pass.bytes;
+            if (!(t->nodes[i].groups & ~pass.groups) && (is_short || (pass.stops && length < 255))) {
+                if (is_short) add_branch(e, i, next);
+                else add_short(e, i, length);
+                i += t->nodes[i].size;
+                continue;
+            }
         }
         add_hits(e, i, next);
         e->path.p[level + 1] = next;

@@ -23,15 +23,18 @@ static void flip(u32 *row, const u32 *tokens, u32 n) {
     for (u32 i = 0; i < n; i++) row[tokens[i] >> 5] ^= 1u << (tokens[i] & 31);
 }
 
-/* The row of the tokens in `hits`. */
-u32 add_hit_row(Engine *e) {
-    u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
-    memset(row, 0, words * sizeof *row);
+/* Another row with the bits of `hits` flipped. */
+static u32 add_flipped(Engine *e, u32 base) {
+    u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = borrow(e, bytes);
+    memcpy(row, e->rows.p[base], bytes);
     flip(row, e->hits.p, e->hits.n);
     u32 id = add_row(e, row);
     give_back(e, row);
     return id;
 }
+
+/* The row of the tokens in `hits`. */
+u32 add_hit_row(Engine *e) { return add_flipped(e, 0); }
 
 /* A record of equal content that is there already, or NONE: most states share theirs. */
 static u32 find_record(const Engine *e, u32 base, u32 hash) {
@@ -45,27 +48,23 @@ static u32 find_record(const Engine *e, u32 base, u32 hash) {
     return NONE;
 }
 
-/* The record of row `base` with the bits of `hits` flipped. */
+/* The record of row `base` with the bits of `hits` flipped; where these are many, it has a row to itself. */
 u32 finish_record(Engine *e, u32 base) {
-    u32 hash = mix(base, e->hits.n);
-    for (u32 i = 0; i < e->hits.n; i++) hash = mix(hash, e->hits.p[i]);
+    if (e->hits.n > MAX_TOGGLES) {
+        base = add_flipped(e, base);
+        e->hits.n = 0;
+    }
+    u32 hash = mix(base, e->hits.n), n = e->hits.n;
+    for (u32 i = 0; i < n; i++) hash = mix(hash, e->hits.p[i]);
     u32 found = find_record(e, base, hash);
     if (found != NONE) return found;
-    Record r = {base, e->toggles.n, e->hits.n};
-    if (r.count > MAX_TOGGLES) {
-        u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = borrow(e, bytes);
-        memcpy(row, e->rows.p[base], bytes);
-        flip(row, e->hits.p, r.count);
-        r = (Record){add_row(e, row), 0, 0};
-        give_back(e, row);
-    } else if (r.count) {
-        RESERVE(e, e->toggles, r.count);
-        memcpy(e->toggles.p + r.toggles, e->hits.p, r.count * sizeof(u32));
-        e->toggles.n += r.count;
-    }
+    Record r = {base, e->toggles.n, n};
+    RESERVE(e, e->toggles, n);
+    if (n) memcpy(e->toggles.p + r.toggles, e->hits.p, n * sizeof(u32));
+    e->toggles.n += n;
     u32 id = e->records.n;
     PUSH(e, e->records, r);
-    if (r.count == e->hits.n) table_add(e, &e->record_table, hash, id);
+    table_add(e, &e->record_table, hash, id);
     return id;
 }
 

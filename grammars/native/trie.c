@@ -34,7 +34,8 @@ int index_trie(Trie *t, TrieArrays given) {
     u32 *path = malloc((t->max_depth + 2) * sizeof *path);
     t->nodes = calloc(num + 1, sizeof *t->nodes);
     t->order = calloc(t->num_tokens + 1, sizeof *t->order);
-    int made = parent && path && t->nodes && t->order;
+    t->lengths = calloc(t->num_tokens + 1, sizeof *t->lengths);
+    int made = parent && path && t->nodes && t->order && t->lengths;
     for (u32 byte = 0; byte < 256; byte++) t->group[byte] = (u8)find_group(byte);
     for (u32 i = 0; made && i < num; i++) {
         u32 depth = (u32)given.depth[i];
@@ -42,7 +43,10 @@ int index_trie(Trie *t, TrieArrays given) {
         path[depth] = i;
         parent[i] = depth ? path[depth - 1] : 0;
         t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, given.token[i], given.byte[i], 0};
-        for (i32 id = given.token[i]; id >= 0; id = given.same[id]) t->order[n++] = (u32)id;
+        for (i32 id = given.token[i]; id >= 0; id = given.same[id]) {
+            t->lengths[n] = (u8)(depth < 255 ? depth : 255);
+            t->order[n++] = (u32)id;
+        }
     }
     if (made) t->nodes[num].first = n;
     for (u32 i = num; made && i-- > 1;) {
@@ -59,6 +63,7 @@ int index_trie(Trie *t, TrieArrays given) {
 void drop_trie(Trie *t) {
     free(t->nodes);
     free(t->order);
+    free(t->lengths);
 }
 
 /* The groups of which every byte leads from a state to `next`. */
@@ -70,49 +75,80 @@ u64 groups_to(Engine *e, u32 state, u32 next) {
     return some & ~others;
 }
 
-/* The groups of which every byte leads on from a state. */
-static u64 groups_alive(Engine *e, u32 state) {
-    u64 others = 0;
+typedef struct { u64 every, some; } Alive; /* groups of which every, or some, byte leads on */
+
+static Alive groups_alive(Engine *e, u32 state) {
+    u64 some = 0, others = 0;
     u8 alive[256] = {0}; /* by class: 1 if it is, 2 if not, 0: not known */
     step(e, state, 0); /* closes it, so that there are classes */
     for (u32 byte = 0; byte < 256; byte++) {
         u8 class = e->maps.p[(size_t)e->states.p[state].map * 256 + byte];
         if (!alive[class]) alive[class] = step(e, state, byte) == DEAD ? 2 : 1;
         if (alive[class] == 2) others |= 1ull << e->trie.group[byte];
+        else some |= 1ull << e->trie.group[byte];
     }
-    return ~others;
+    return (Alive){~others, some};
 }
 
 enum { MAX_PASSED = 24, NEARBY = 3, MAX_LEFT_OUT = 6 };
+
+typedef struct {
+    u32 states[MAX_PASSED], depth[MAX_PASSED], n;
+    u64 via[MAX_PASSED]; /* the group of the first byte on the way */
+    u8 returns;          /* a state was met again, or was one too many */
+} Passed;
+
+/* The states behind another, by the bytes of some groups. */
+static void pass_on(Engine *e, Passed *p, u32 i, Pass *pass) {
+    u8 seen[256] = {0}; /* classes */
+    for (u32 byte = 0x20; byte < 0x7F && p->depth[i] + 1 < pass->bytes; byte++) {
+        u64 group = 1ull << e->trie.group[byte];
+        u8 *met = &seen[e->maps.p[(size_t)e->states.p[p->states[i]].map * 256 + byte]];
+        if (!(pass->groups & group) || *met) continue;
+        *met = 1;
+        u32 next = step(e, p->states[i], byte), k = 0;
+        while (k < p->n && p->states[k] != next) k++;
+        if (k < p->n && p->depth[k] > p->depth[i]) continue;
+        p->returns |= k < p->n || p->n == MAX_PASSED;
+        if (k < p->n) continue;
+        if (p->n == MAX_PASSED) {
+            pass->bytes = p->depth[i] + 1;
+        } else {
+            p->states[k] = next;
+            p->via[k] = i ? p->via[i] : group;
+            p->depth[k] = p->depth[i] + 1;
+            p->n++;
+        }
+    }
+}
+
+/* Whether nothing of the groups can be read from the states from `i` on, which are all that so many
+   bytes lead to. */
+static int stops_at(Engine *e, const Passed *p, u32 i, u64 groups) {
+    for (; !p->returns && i < p->n; i++)
+        if (groups_alive(e, p->states[i]).some & groups) return 0;
+    return !p->returns;
+}
 
 /* Breadth first over the states behind some groups: what is lost, or a state too many, bounds how many
    bytes may be read. What is lost nearby leaves the group out that leads there, if that is the smaller
    loss, as an escape is: then 0, and it has to be tried again. */
 static int try_pass(Engine *e, u32 start, Pass *pass) {
-    u32 states[MAX_PASSED] = {start}, depth[MAX_PASSED] = {0}, n = 1;
-    u64 via[MAX_PASSED] = {0};
+    Passed p = {{start}, {0}, 1, {0}, 0};
     pass->bytes = 255;
-    for (u32 i = 0; i < n && depth[i] < pass->bytes; i++) {
-        u64 lost = pass->groups & ~groups_alive(e, states[i]);
-        if (lost && depth[i] >= NEARBY) {
-            pass->bytes = depth[i];
-        } else if (lost & (lost - 1) && i) {
-            pass->groups &= ~via[i];
+    for (u32 i = 0; i < p.n && p.depth[i] < pass->bytes; i++) {
+        u64 lost = pass->groups & ~groups_alive(e, p.states[i]).every;
+        if (lost && p.depth[i] >= NEARBY) {
+            pass->bytes = p.depth[i];
+            pass->stops = stops_at(e, &p, i, pass->groups);
+            break;
+        }
+        if (lost & (lost - 1) && i) {
+            pass->groups &= ~p.via[i];
             return 0;
         }
         pass->groups &= ~lost;
-        u8 seen[256] = {0}; /* classes */
-        for (u32 byte = 0x20; byte < 0x7F && depth[i] + 1 < pass->bytes; byte++) {
-            u64 group = 1ull << e->trie.group[byte];
-            u8 *met = &seen[e->maps.p[(size_t)e->states.p[states[i]].map * 256 + byte]];
-            if (!(pass->groups & group) || *met) continue;
-            *met = 1;
-            u32 next = step(e, states[i], byte), k = 0;
-            while (k < n && states[k] != next) k++;
-            if (k < n) continue;
-            if (n == MAX_PASSED) pass->bytes = depth[i] + 1;
-            else states[n] = next, via[n] = group, depth[n++] = depth[i] + 1;
-        }
+        pass_on(e, &p, i, pass);
     }
     return 1;
 }
@@ -121,10 +157,10 @@ static Pass find_pass(Engine *e, u32 start) {
     u64 printed = 0;
     for (u32 byte = 0x20; byte < 0x7F; byte++) /* but what is most often an end, and an escape */
         if (byte != '"' && byte != '\\') printed |= 1ull << e->trie.group[byte];
-    Pass pass = {groups_alive(e, start) & printed, 0};
+    Pass pass = {groups_alive(e, start).every & printed, 0, 0};
     for (u32 i = 0; i < MAX_LEFT_OUT && pass.groups; i++)
         if (try_pass(e, start, &pass)) return pass;
-    return (Pass){0, 0};
+    return (Pass){0, 0, 0};
 }
 
 /* `pass_of` while it is not known. */
@@ -134,7 +170,7 @@ Pass look_for_pass(Engine *e, Visits *v, u32 state) {
         v->state[i] = state;
         v->n[i] = 0;
     }
-    if (++v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0};
+    if (++v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0, 0};
     Pass pass = find_pass(e, state);
     PUSH(e, e->passes, pass);
     e->states.p[state].pass = e->passes.n;

@@ -4,6 +4,7 @@ the tokens one by one are."""
 import json
 import random
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -61,6 +62,12 @@ PATTERNS = {
     "^[0-9A-Za-z]{8}-[0-9A-Za-z]{4}$": ('"0123abcd-ABCD"',),
     "^[a-z]{1,30}( [a-z]{2,5}){0,9}$": ('"abc de fghij"',),
     r"^\w+@\w+\.com$": ('"ab_c@de.com"', '"a@b.com"'),
+    "^[a-zA-Z0-9]{5}$": ('"ab0D5"',),
+    "^[a-z0-9]{4}([A-Z]|[a-z]{3})-$": ('"ab0dA-"', '"ab0dxyz-"'),
+    "^([a-z]{4}[0-9])*$": ('"abcd0efgh1"',),
+    "^([a-z]{2}[a-z0-9]{2}|[0-9][a-z0-9]*)[_-]$": ('"abc0_"', '"0bcde-"'),
+    "^(x[a-z]{3}|[a-wyz][a-z]{5,6})[0-9]$": ('"xabc0"', '"abcdefg9"'),
+    "^[a-f0-9]{4,}[g-z]{0,2}$": ('"abc0g"',),
     "ete.*ana": ('"an ete and anana"',),
 }
 
@@ -72,6 +79,8 @@ def schemas() -> Iterator[tuple[dict[str, object], str]]:
     yield {"type": "string", "minLength": 3, "maxLength": 3, "pattern": "[a-zA-Z]{3}"}, '"abc"'
     yield {"type": "string", "maxLength": 12, "pattern": "^allow|deny$"}, '"not deny"'
     yield {"type": "string", "format": "email"}, '"ab.c@ex-ample.com"'
+    yield {"type": "string", "format": "uri"}, '"http://a.b@ex-am:80/a/b?c=d#e"'
+    yield {"type": "string", "format": "uuid"}, '"123e4567-e89b-12d3-a456-426614174000"'
     yield (
         {
             "patternProperties": {".*": {"type": "integer"}, "additionalProperties": False},
@@ -124,3 +133,33 @@ def test_a_pattern_somewhere_in_a_text_needs_no_walk_through_all_tokens() -> Non
         mask_of(engine, engine.after_bytes(grammar.start, b'"'))
         steps.append(engine.sizes()["steps"] - before)
     assert steps[1] < len(VOCABULARY.trie) // 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"pattern": "^[a-zA-Z0-9]{5}-$"}, b'"'),
+        ({"pattern": "^[a-zA-Z0-9]{15}$"}, b'"ab'),
+        ({"format": "uri"}, b'"http://a'),
+    ],
+    ids=str,
+)
+def test_runs_of_letters_need_no_walk_through_their_tokens(
+    schema: dict[str, object], text: bytes
+) -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    letters = "aceghkmoqsuwy"
+    words = [bytes(word, "ascii") for word in map("".join, product(letters, repeat=3))]
+    single = [bytes((byte,)) for byte in range(256)]
+    tokens = [*single, *words, *(word * 2 for word in words), b"end"]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    source = json.dumps({"type": "string", **schema})
+    grammar = GrammarCompiler(vocabulary).compile(GrammarSpec("json_schema", source))
+    engine = native(grammar.engine)
+    state, before = engine.after_bytes(grammar.start, text), engine.sizes()["steps"]
+    row = np.zeros((1, vocabulary.num_words), np.int32)
+    engine.fill_row(state, row, 0)
+    assert 0 < engine.sizes()["steps"] - before < len(vocabulary.trie) // 6
+    allowed = np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0].tolist()
+    assert allowed == [t for t, d in enumerate(tokens[:-1]) if engine.after_token(state, t)]
