@@ -46,10 +46,14 @@ def format_text(name: str) -> Expr | None:
     JSON Schema lets an unknown format pass as an annotation. Raises InvalidGrammar for a format
     of the standard that cannot be enforced.
     """
+    return _made(_FORMATS[name]) if is_known(name) else None
+
+
+def is_known(name: str) -> bool:
+    """Whether `format_text` gives the texts of a format, which may take long. Raises as it does."""
     if name in _REFUSED:
         raise InvalidGrammar(f"format {name!r} cannot be enforced: {_REFUSED[name]}")
-    make = _FORMATS.get(name)
-    return None if make is None else _made(make)
+    return name in _FORMATS
 
 
 def is_refused(name: object) -> bool:

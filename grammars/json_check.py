@@ -11,9 +11,10 @@ from decimal import Decimal
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.formats import format_text
+from radixgen.grammars.formats import is_known
 from radixgen.grammars.json_bounds import MANY, alternatives
-from radixgen.grammars.json_document import LATEST, Document, Schema, escape, shown
+from radixgen.grammars.json_document import LATEST, Document, Schema
+from radixgen.grammars.json_source import shown
 from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
@@ -28,8 +29,13 @@ class Note:
     """A keyword that is not enforced: where, and why."""
 
     keyword: str
-    path: str
+    node: Schema
     reason: str
+
+    @property
+    def path(self) -> str:
+        """Where the schema with the keyword stands, as a URI fragment."""
+        return self.node.path
 
 
 @dataclass(slots=True)
@@ -55,41 +61,46 @@ class Checker:
         self._notes = notes
         self._formats = formats
         self._waiting: list[Schema] = []
-        self._before: dict[Schema, list[Schema]] = {}  # what leads to a schema
+        self._steps: list[tuple[Schema, list[Schema]]] = []  # a schema, and what it leads to
         self._hard: list[Schema] = []
         self._combining: list[Schema] = []
 
     def run(self) -> None:
         """Check everything that the root reaches."""
-        seen: set[int] = {id(self._document.true), id(self._document.false)}
-        self._waiting.append(self._document.root)
-        while self._waiting:
-            node = self._waiting.pop()
-            if id(node) in seen:
+        seen = {self._document.true, self._document.false}
+        waiting = self._waiting
+        waiting.append(self._document.root)
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
                 continue
-            seen.add(id(node))
+            seen.add(node)
             if len(seen) > MAX_SCHEMAS:
                 raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
-            size = len(self._waiting)
+            size = len(waiting)
             self._check(node)
-            many_patterns = len(node.value.get("patternProperties", ())) > FEW_PATTERNS
-            if many_patterns or not _HARD.isdisjoint(node.value):
+            if not _HARD.isdisjoint(node.value) or _has_many_patterns(node.value):
                 self._hard.append(node)
             elif not _COMBINING.isdisjoint(node.value):
                 self._combining.append(node)
-            for inner in self._waiting[size:]:
-                self._before.setdefault(inner, []).append(node)
+            if len(waiting) > size:
+                self._steps.append((node, waiting[size:]))
 
     def hard(self) -> set[Schema]:
         """The schemas that reach one whose enforceability shows only when it is worked out."""
         found: set[Schema] = set()
-        many = (node for node in self._combining if alternatives(node) > MANY)
-        waiting = [*self._hard, *many]
+        waiting = self._hard + [node for node in self._combining if alternatives(node) > MANY]
+        if not waiting:
+            return found
+        before: dict[Schema, list[Schema]] = {}  # what leads to a schema
+        for node, inner in self._steps:
+            for one in inner:
+                before.setdefault(one, []).append(node)
         while waiting:
             node = waiting.pop()
             if node not in found:
                 found.add(node)
-                waiting.extend(self._before.get(node, ()))
+                waiting.extend(before.get(node, ()))
         return found
 
     def _check(self, node: Schema) -> None:
@@ -101,17 +112,18 @@ class Checker:
             ):  # left out; what stands beside it says nothing all the same
                 node.value = {}
             return
-        for keyword in list(value):
-            check = _CHECKS.get(keyword)
+        for keyword in value:  # as it was, where some are left out on the way
+            check = _CHECKS.get(keyword, Checker._unknown)
             if check is not None:
                 check(self, node, keyword)
-            elif keyword not in _ANNOTATIONS:
-                self._ignore(node, keyword, "no keyword of JSON Schema")
 
     # --- leaving out ---------------------------------------------------------------------------
 
     def _ignore(self, node: Schema, keyword: str, why: str) -> None:
-        self._notes.ignored.append(Note(keyword, node.path, why))
+        self._notes.ignored.append(Note(keyword, node, why))
+
+    def _unknown(self, node: Schema, keyword: str) -> None:
+        self._ignore(node, keyword, "no keyword of JSON Schema")
 
     def _leave_out(self, node: Schema, keyword: str) -> None:
         node.value = {k: v for k, v in node.value.items() if k != keyword}
@@ -128,6 +140,8 @@ class Checker:
 
     def _type(self, node: Schema, keyword: str) -> None:
         stated = node.value[keyword]
+        if isinstance(stated, str) and stated in TYPES:
+            return
         types = stated if isinstance(stated, list) else [stated]
         if "any" in types:
             self._foreign(node, keyword, "type 'any' of draft 3 allows everything")
@@ -205,7 +219,7 @@ class Checker:
             self._ignore(node, keyword, "formats are annotations by choice")
             return
         try:
-            known = isinstance(name, str) and format_text(name) is not None
+            known = isinstance(name, str) and is_known(name)
         except InvalidGrammar as error:
             self._refuse(keyword, node, str(error))
             self._leave_out(node, keyword)
@@ -255,8 +269,7 @@ class Checker:
             self._wrong(node, keyword, "an object of schemas and lists of names")
         for name, then in value.items():
             if not isinstance(then, str) and not _are_names(then):
-                pointer = f"/{keyword}/{escape(name)}"
-                self._waiting.append(self._document.at(then, node, pointer))
+                self._waiting.append(self._document.at(then, node, f"/{keyword}", name))
 
     def _reference(self, node: Schema, keyword: str) -> None:
         try:
@@ -274,6 +287,10 @@ class Checker:
     def _left_alone(self, node: Schema, keyword: str) -> None:
         self._refuse(keyword, node, _LEFT_ALONE[keyword])
         self._leave_out(node, keyword)
+
+
+def _has_many_patterns(value: dict[str, Any]) -> bool:
+    return "patternProperties" in value and len(value["patternProperties"]) > FEW_PATTERNS
 
 
 def _is_number(value: Any) -> bool:
@@ -316,7 +333,7 @@ _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",
 }
-_CHECKS: dict[str, Callable[[Checker, Schema, str], None]] = {
+_CHECKS: dict[str, Callable[[Checker, Schema, str], None] | None] = {
     "type": Checker._type,
     "enum": Checker._listed,
     "pattern": Checker._pattern,
@@ -366,29 +383,29 @@ _CHECKS: dict[str, Callable[[Checker, Schema, str], None]] = {
         ),
         Checker._count,
     ),
+    **dict.fromkeys(  # nothing to check
+        (
+            "$schema",
+            "$id",
+            "id",
+            "$anchor",
+            "$dynamicAnchor",
+            "$recursiveAnchor",
+            "$vocabulary",
+            "$comment",
+            "$defs",
+            "definitions",
+            "const",
+            "title",
+            "description",
+            "default",
+            "examples",
+            "deprecated",
+            "readOnly",
+            "writeOnly",
+            "contentEncoding",
+            "contentMediaType",
+            "contentSchema",
+        )
+    ),
 }
-_ANNOTATIONS = frozenset(
-    (
-        "$schema",
-        "$id",
-        "id",
-        "$anchor",
-        "$dynamicAnchor",
-        "$recursiveAnchor",
-        "$vocabulary",
-        "$comment",
-        "$defs",
-        "definitions",
-        "const",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-    )
-)

@@ -1,20 +1,19 @@
 """A JSON Schema as a graph: its schemas, where each lies, and what its references point to.
 
-Owns reading the text, drafts, base URIs, anchors and references. Knows no keyword but those that
+Owns drafts, base URIs, anchors and references. Knows no keyword but those that
 name or nest schemas, and nothing of grammars.
 
 What an older draft writes differently is read here into the words of 2020-12, so that the rest of
 the front end knows one vocabulary: `prefix_items`, `rest_items`, `dependencies`.
 """
 
-import json
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote, urljoin
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.json_source import read_json, shown
 
 LATEST = 2020
 _DRAFTS = {
@@ -25,9 +24,9 @@ _DRAFTS = {
     "draft/2019-09": 2019,
     "draft/2020-12": 2020,
 }
-MAX_MAGNITUDE = 400  # digits of a number before its point, and behind it; a double has 325
-MAX_DEPTH = 500  # of nested containers in a schema's text
+_NAMES = ("$id", "id", "$anchor", "$dynamicAnchor")
 _NAMING = re.compile(r'"(?:\$?id|\$anchor|\$dynamicAnchor)"\s*:\s*"')  # but for members so named
+_ESCAPED_LETTER = re.compile(r"\\u00[2467]")  # of a name of these; hardly ever written so
 _RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor that has no name of its own
 
 # Keywords whose value is one schema, a list of schemas, a mapping of schemas.
@@ -85,6 +84,7 @@ class Schema:
         "resource",
         "scope",
         "serial",
+        "step",
         "value",
     )
 
@@ -95,14 +95,17 @@ class Schema:
         key: str,
         resource: Resource,
         document: "Document",
+        step: "str | int | None" = None,
     ) -> None:
         self.value: dict[str, Any] = value
         self.parent = parent
-        self.key = key
+        self.key = key  # the pointer from the parent, but for its last step if that is apart
+        self.step = step
         self.resource = resource
         self.document = document
         self.scope: Scope = () if parent is None else parent.scope
-        self.serial = document.take_serial()
+        document.num_schemas += 1
+        self.serial = document.num_schemas
         self.memo: dict[Any, Any] = {}
         # What `json_shapes.goal` makes of it, made once: it is asked for at each mention.
         self.alone: frozenset[tuple[Schema, bool]] | None = None
@@ -112,7 +115,7 @@ class Schema:
         """A JSON pointer as a URI fragment."""
         above, node = [], self
         while node.parent is not None:
-            above.append(node.key)
+            above.append(_pointed(node.key, node.step))
             node = node.parent
         return "#" + "".join(reversed(above))
 
@@ -128,19 +131,21 @@ class Schema:
 
     def children(self, keyword: str) -> list["Schema"]:
         """The schemas that a keyword lists."""
-        at = self.document.at
-        return [at(v, self, f"/{keyword}/{i}") for i, v in enumerate(self.value[keyword])]
+        found: list[Schema] | None = self.memo.get(keyword)
+        if found is None:
+            at, key = self.document.at, f"/{keyword}"
+            found = [at(v, self, key, i) for i, v in enumerate(self.value[keyword])]
+            self.memo[keyword] = found
+        return found
 
     def named(self, keyword: str) -> dict[str, "Schema"]:
         """The schemas that a keyword names."""
-        at = self.document.at
-        items = self.value[keyword].items()
-        return {name: at(v, self, f"/{keyword}/{escape(name)}") for name, v in items}
-
-    def member(self, keyword: str, name: str) -> "Schema":
-        """The schema that a keyword names so."""
-        known = self.document.known(self.value[keyword][name])
-        return known or self.named(keyword)[name]
+        found: dict[str, Schema] | None = self.memo.get(keyword)
+        if found is None:
+            at, key = self.document.at, f"/{keyword}"
+            found = {name: at(v, self, key, name) for name, v in self.value[keyword].items()}
+            self.memo[keyword] = found
+        return found
 
     def prefix_items(self) -> list["Schema"]:
         """The schemas of the first items: `prefixItems`, or `items` as a list."""
@@ -160,9 +165,10 @@ class Document:
 
     def __init__(self, source: str) -> None:
         self.root_value = read_json(source)
-        self._num_schemas = 0
+        self.num_schemas = 0
         self._nodes: dict[int, Schema] = {}
         self._owners: dict[int, Resource] = {}
+        self._targets: dict[tuple[Resource, str], Schema] = {}
         self._resources: dict[str, Resource] = {}
         self._contested: frozenset[str] = frozenset()
         self._in_scope: dict[tuple[int, Scope], Schema] = {}
@@ -171,55 +177,59 @@ class Document:
         self.true = Schema({}, None, "", base, self)
         self.false = Schema({"not": {}}, None, "", base, self)
         self.root = self._root(base)
-        if _NAMING.search(source):
+        named = _num_names(source)
+        if named is None or named > self._num_own_names():
             self._index(self.root)
             self._contested = self._find_contested()
+        elif named:
+            self._anchor(self.root_value, self._enter(self.root_value, base), self.root)
         if self._contested:
             self.root = self._scoped(self.root, ())
 
     def _root(self, base: Resource) -> Schema:
         self._resources[""] = base
-        root = self.at(self.root_value, None, "", base)
+        root = self.at(self.root_value, None, "", resource=base)
         base.node = root
         return root
 
-    def take_serial(self) -> int:
-        self._num_schemas += 1
-        return self._num_schemas
+    def _num_own_names(self) -> int:
+        """How many names the root gives itself, as most documents have no other."""
+        value = self.root_value
+        return sum(isinstance(value.get(n), str) for n in _NAMES) if isinstance(value, dict) else 0
 
     def at(
-        self, value: Any, parent: Schema | None, key: str, resource: Resource | None = None
+        self,
+        value: Any,
+        parent: Schema | None,
+        key: str,
+        step: str | int | None = None,
+        resource: Resource | None = None,
     ) -> Schema:
-        """The schema of a value; the trivial ones are `true` and `false`."""
-        if self._contested and isinstance(value, dict) and value:
-            assert parent is not None
-            plain = self._plain_at(value, parent, key, resource)
-            return self._scoped(plain, parent.scope)
-        return self._plain_at(value, parent, key, resource)
-
-    def known(self, value: Any) -> Schema | None:
-        """The schema of a value, if it was made before and is the same wherever it is reached."""
-        return self._nodes.get(id(value)) if value and not self._contested else None
-
-    def _plain_at(
-        self, value: Any, parent: Schema | None, key: str, resource: Resource | None
-    ) -> Schema:
+        """The schema of a value, which lies at a pointer from its parent: `key`, then `step`, which
+        may hold any character. The trivial ones are `true` and `false`."""
+        if type(value) is not dict or not value:
+            return self._trivial(value, parent, key, step)
         node = self._nodes.get(id(value))
-        if node is not None and value:
-            return node
+        if node is None:
+            owner = self._owners.get(id(value)) or resource
+            if owner is None:
+                assert parent is not None
+                owner = parent.resource
+            node = self._nodes[id(value)] = Schema(value, parent, key, owner, self, step)
+        if self._contested:
+            assert parent is not None
+            return self._scoped(node, parent.scope)
+        return node
+
+    def _trivial(
+        self, value: Any, parent: Schema | None, key: str, step: str | int | None
+    ) -> Schema:
         if value is True or value == {}:
             return self.true
         if value is False:
             return self.false
-        if not isinstance(value, dict):
-            where = f"{parent.path if parent else '#'}{key}"
-            raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", where)
-        owner = self._owners.get(id(value)) or resource
-        if owner is None:
-            assert parent is not None
-            owner = parent.resource
-        node = self._nodes[id(value)] = Schema(value, parent, key, owner, self)
-        return node
+        where = f"{parent.path if parent else '#'}{_pointed(key, step)}"
+        raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", where)
 
     def constant(self, value: Any, parent: Schema, key: str) -> Schema:
         """A schema that only this value satisfies."""
@@ -246,9 +256,14 @@ class Document:
         reference = node.value[keyword]
         if not isinstance(reference, str):
             raise InvalidGrammar(f"{keyword} is a string, not {shown(reference)}", node.path)
-        found = self._static(node, keyword, reference)
+        target = node.resource, reference
+        found = self._targets.get(target)
+        if found is None:
+            found = self._targets[target] = self._static(node, keyword, reference)
+        if keyword == "$ref":
+            return self._scoped(found, node.scope)
         name = _RECURSIVE if keyword == "$recursiveRef" else unquote(reference.partition("#")[2])
-        if keyword != "$ref" and name in found.resource.dynamic:
+        if name in found.resource.dynamic:
             owner = dict(node.scope).get(name, found.resource)
             found = owner.anchors[name]
         return self._scoped(found, node.scope)
@@ -293,7 +308,7 @@ class Document:
                 message = f"$ref {reference!r} points to nothing"
                 raise InvalidGrammar(message, node.path) from None
             resource = self._owners.get(id(value)) or resource
-        return self.at(value, here, pointer, resource)
+        return self.at(value, here, pointer, resource=resource)
 
     # --- dynamic scope ----------------------------------------------------------------------
 
@@ -312,7 +327,7 @@ class Document:
         key = (id(node.value), scope)
         found = self._in_scope.get(key)
         if found is None:
-            found = Schema(node.value, node.parent, node.key, node.resource, self)
+            found = Schema(node.value, node.parent, node.key, node.resource, self, node.step)
             found.scope = scope
             self._in_scope[key] = found
         return found
@@ -331,7 +346,7 @@ class Document:
                 continue
             seen.add(id(value))
             resource = self._enter(value, resource)
-            node = root if value is root.value else self.at(value, parent, key, resource)
+            node = root if value is root.value else self.at(value, parent, key, resource=resource)
             if resource.node is None:
                 resource.node = node
             self._anchor(value, resource, node)
@@ -370,6 +385,13 @@ class Document:
             resource.dynamic.add(_RECURSIVE)
 
 
+def _num_names(source: str) -> int | None:
+    """How many ids and anchors a text has at most; None where some may be spelled with escapes."""
+    if "\\u00" in source and _ESCAPED_LETTER.search(source):
+        return None
+    return len(_NAMING.findall(source)) if 'id"' in source or 'nchor"' in source else 0
+
+
 def nested(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The schemas directly inside a schema, each with the pointer to it."""
     for keyword, inner in value.items():
@@ -397,45 +419,8 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def shown(value: Any) -> str:
-    """A value for a message, cut short."""
-    whole = json.dumps(value, ensure_ascii=False, default=str)
-    return whole if len(whole) <= 60 else whole[:60] + "…"
-
-
-def read_json(source: str) -> Any:
-    """A schema's text, with exact decimals. Raises InvalidGrammar."""
-    whole = _whole if _LONG_NUMBER.search(source) else None
-    try:
-        value = json.loads(
-            source, parse_float=_decimal, parse_int=whole, parse_constant=_no_constant
-        )
-    except (ValueError, ArithmeticError) as error:
-        raise InvalidGrammar(f"the schema is not JSON: {error}") from None
-    except RecursionError:
-        raise InvalidGrammar(f"the schema nests over {MAX_DEPTH} levels deep") from None
-    if not isinstance(value, dict | bool):
-        raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", "#")
-    return value
-
-
-_LONG_NUMBER = re.compile(rf"\d{{{MAX_MAGNITUDE}}}")  # hardly ever there, and then looked at
-
-
-def _whole(text: str) -> int:
-    if len(text) > MAX_MAGNITUDE:
-        raise ValueError(f"a number of over {MAX_MAGNITUDE} digits")
-    return int(text)
-
-
-def _decimal(text: str) -> Decimal:
-    value = Decimal(text)
-    exponent = value.as_tuple().exponent
-    assert isinstance(exponent, int)  # no infinity is written so
-    if value.adjusted() > MAX_MAGNITUDE or exponent < -MAX_MAGNITUDE:
-        raise ValueError(f"a number with over {MAX_MAGNITUDE} places before or behind its point")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+def _pointed(key: str, step: str | int | None) -> str:
+    """A pointer and one more step, if there is one."""
+    if step is None:
+        return key
+    return f"{key}/{escape(step) if isinstance(step, str) else step}"

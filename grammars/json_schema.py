@@ -112,6 +112,6 @@ def _refusal(notes: Notes, strict: bool) -> Callable[[str, Schema, str], None]:
         path = f"{node.path}/{keyword}"
         if strict:
             raise InvalidGrammar(f"{keyword} cannot be enforced: {why}", path)
-        notes.unchecked.append(Note(keyword, node.path, why))
+        notes.unchecked.append(Note(keyword, node, why))
 
     return refuse

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from radixgen.grammars.json_document import LATEST, Schema, escape
+from radixgen.grammars.json_document import LATEST, Schema
 
 Term = tuple[Any, ...]  # the keyword, then its parts
 
@@ -52,4 +52,4 @@ def _terms(node: Schema) -> Iterator[Term]:
 def _dependent(node: Schema, keyword: str, name: str, stated: Any) -> Schema | list[str]:
     if isinstance(stated, list):
         return stated
-    return node.document.at(stated, node, f"/{keyword}/{escape(name)}")
+    return node.document.at(stated, node, f"/{keyword}", name)
