@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import Report, arguments, progress, table
-from benchmarks.local_engine import Ask, LocalEngine, Run
+from benchmarks.local_engine import Ask, LocalEngine, Output, Run
 from radixgen.runtime.drafts import Kind as Draft
 from radixgen.types import GrammarSpec, SamplingParams
 
@@ -228,7 +228,7 @@ def _row(
 def _run(
     engines: dict[str, LocalEngine], kind: Kind, temperature: float, batch: int, num_prompts: int
 ) -> dict[str, list[Run]]:
-    """The runs of each engine: a batch of each in turn, as the machine is not always as fast."""
+    """The runs of each engine, which take steps in turn, as the machine is not always as fast."""
     spec = GrammarSpec("json_schema", json.dumps(kind.schema), kind.layout)
     keys = ", ".join(_keys(kind.schema))
     asks: list[Ask] = []
@@ -241,8 +241,15 @@ def _run(
         )
     runs: dict[str, list[Run]] = {name: [] for name in engines}
     for low in range(0, num_prompts, batch):
-        for name, local in engines.items():
-            runs[name].append(local.run(asks[low : low + batch]))
+        together = asks[low : low + batch]
+        started = {name: Run([Output() for _ in together]) for name in engines}
+        steps = {name: local.running(together, started[name]) for name, local in engines.items()}
+        while steps:  # who has written least goes next
+            name = min(steps, key=lambda name: started[name].num_tokens)
+            if next(steps[name], steps) is steps:
+                del steps[name]
+        for name, run in started.items():
+            runs[name].append(run)
     return runs
 
 

@@ -60,22 +60,30 @@ class LocalEngine:
 
     def run(self, asks: Sequence[Ask]) -> Run:
         """Run requests together until each has ended."""
-        before = self.engine.stats()
         run = Run([Output() for _ in asks])
-        started = self.clock()
+        for _ in self.running(asks, run):
+            pass
+        return run
+
+    def running(self, asks: Sequence[Ask], run: Run) -> Generator[None]:
+        """Run requests together, of which `run` tells after each step, until each has ended. What
+        others do between two steps does not count."""
+        before = self.engine.stats()
+        begin = self.clock()
         names = self._add(asks, run.outputs)
+        run.seconds += self.clock() - begin
         while self.engine.scheduler.requests:
-            if not self.engine.has_work:
-                time.sleep(0.0005)
-                continue
             begin = self.clock()
-            events = self.engine.step()
-            run.steps.append(self.clock() - begin)
-            _take(events, names)
-        run.seconds = self.clock() - started
+            if self.engine.has_work:
+                events = self.engine.step()
+                run.steps.append(self.clock() - begin)
+                _take(events, names)
+            else:
+                time.sleep(0.0005)
+            run.seconds += self.clock() - begin
+            yield
         after = self.engine.stats()
         run.counts = {name: value - before.get(name, 0.0) for name, value in after.items()}
-        return run
 
     def send(self, asks: Iterable[Ask]) -> list[str]:
         """Add requests, whose steps the caller takes; returns their names."""

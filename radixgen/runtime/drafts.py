@@ -10,7 +10,6 @@ weighs what a guess costs (a row of the step, measured) against its chance (meas
 Knows sequences, matchers and a tokenizer; no tensors and no pages.
 """
 
-import math
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from enum import IntEnum
 from radixgen.config import JumpForward
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.runtime import suffixes
+from radixgen.runtime.costs import StepCosts
 from radixgen.runtime.spelling import MAX_TAIL, Habits, Speller, Text
 from radixgen.runtime.suffixes import Recent, Shelf
 from radixgen.schedule.request import SequenceState
@@ -47,7 +47,8 @@ _SEEN_ELSEWHERE: tuple[Kind, ...] = (Kind.KIN_LONG, Kind.KIN_SHORT)
 _PRIOR_WEIGHT = 4.0
 _MEMORY = 0.98  # of a record, kept with each further guess
 _LEAST_TRUST = 0.5
-_PATIENCE = 64  # guesses not worth making before one token is tried all the same
+_PATIENCE = 64  # steps or guesses not worth their rows before some are tried all the same
+_LONGEST_REST = 8
 
 
 @dataclass(slots=True)
@@ -73,92 +74,6 @@ class Chance:
         return self.passed_over == 0
 
 
-class StepCosts:
-    """Seconds of a step as `fixed` + rows times `row`, by least squares that forget.
-
-    One row more costs little where a step is bound by reading weights, and a full share where it is
-    bound by arithmetic. Until steps of different sizes have been seen, a row is taken to cost
-    `ROW_RATIO` of the fixed part. Whatever else the machine does only ever makes a step longer, so
-    samples above the line count `ABOVE` of those below it, and no more than twice the line. `RUN`
-    of them and none below are no disturbance: the machine is slower, and the line is theirs.
-    """
-
-    ROW_RATIO = 0.1
-    MAX_RATIO = 2.0
-    MEMORY = 0.99
-    ABOVE = 0.1
-    RUN = 28.0  # samples, as they are remembered: 33 in a row
-
-    def __init__(self) -> None:
-        self._past = _Sums()
-        self._run = _Sums()  # since a sample was on the line or below
-        self._least = math.inf  # of these: seconds over those expected
-        self._line: _Line | None = None
-
-    def add(self, num_rows: int, seconds: float) -> None:
-        if self._line is None:
-            self._past.add(num_rows, seconds, 1.0)
-            self._line = self._past.line()
-            return
-        expected = self._line[0] + num_rows * self._line[1]
-        is_above = seconds > expected
-        self._past.add(num_rows, min(seconds, 2 * expected), self.ABOVE if is_above else 1.0)
-        if is_above:
-            self._least = min(self._least, seconds / expected)
-            self._run.add(num_rows, min(seconds, 2 * self._least * expected), 1.0)
-        slower = self._run.line() if is_above and self._run.weight >= self.RUN else None
-        if slower is not None:
-            self._past = self._run
-        if slower is not None or not is_above:
-            self._run, self._least = _Sums(), math.inf
-        self._line = slower or self._past.line() or self._line
-
-    def row_ratio(self) -> float:
-        """Seconds of one row more over those of a step's fixed part: up to MAX_RATIO."""
-        if self._line is None:
-            return self.ROW_RATIO
-        fixed, row = self._line
-        return min(max(row / fixed, 0.002), self.MAX_RATIO)
-
-    def least_chance(self, num_sequences: int) -> float:
-        """A draft pays when it is right at least this often: it costs a row, and saves, when right,
-        a row and its sequence's share of a step."""
-        row = self.row_ratio()
-        return row / (row + 1 / num_sequences)
-
-
-_Line = tuple[float, float]
-"""Seconds of a step's fixed part, and of a row."""
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Samples of steps, of which older ones count less, as what least squares needs of them."""
-
-    weight: float = 0.0
-    rows: float = 0.0
-    seconds: float = 0.0
-    squares: float = 0.0  # of rows
-    products: float = 0.0  # of rows and seconds
-
-    def add(self, rows: int, seconds: float, weight: float) -> None:
-        keep = StepCosts.MEMORY
-        self.weight = keep * self.weight + weight
-        self.rows = keep * self.rows + weight * rows
-        self.seconds = keep * self.seconds + weight * seconds
-        self.squares = keep * self.squares + weight * rows * rows
-        self.products = keep * self.products + weight * rows * seconds
-
-    def line(self) -> _Line | None:
-        """None: too few steps, or too much of one size."""
-        spread = self.weight * self.squares - self.rows * self.rows
-        if self.weight < 8 or spread < 0.1 * self.weight * self.weight:
-            return None
-        row = max((self.weight * self.products - self.rows * self.seconds) / spread, 0.0)
-        fixed = (self.seconds - row * self.rows) / self.weight
-        return max(fixed, row / StepCosts.MAX_RATIO, 1e-9), row
-
-
 @dataclass(slots=True)
 class Memory:
     """What is remembered of a sequence: its own record and that of its kin, the kinds of its last
@@ -169,7 +84,7 @@ class Memory:
     num_told: int
     kinds: list[Kind] = field(default_factory=list)
     hopes: list[float] = field(default_factory=list)  # of those drafts: the chance of each
-    idle: Chance = field(default_factory=lambda: Chance(0.0))  # counts steps without a guess
+    rest: int = 0  # guesses not to be made, as those of the whole batch did not pay
     is_trial: bool = False  # whether the last drafts were made only to see if they are right
     owes_trial: bool = False
     forced_at: int = 0
@@ -208,6 +123,9 @@ class Drafter:
         self.costs = StepCosts()
         self.chances = [Chance(prior) for prior in _PRIORS]
         self.trust = Chance(1.0)  # right drafts, of as many as their chances say
+        self._idle = 0.0  # steps that no guess was thought worth making in
+        self._is_trial = False  # guesses are made all the same, until some have been verified
+        self._rest = 1  # steps to go without when drafts do not pay
         self.verified = [0] * len(Kind)
         self.accepted = [0] * len(Kind)
         self._speller = Speller(text)
@@ -223,10 +141,13 @@ class Drafter:
         self._tell_kin(memory, sequence.tokens)
         least = self._least_chance(num_rows)
         memory.kinds, memory.hopes = [], []
+        if memory.rest > 0:
+            memory.rest -= 1
+            return []
         # Looking for guesses costs as well: not where none could be worth making, but now and then.
         hopes = memory.chances if sequence.matcher is not None else memory.chances[Kind.COPY_LONG :]
         is_trial = max(chance.rate for chance in hopes) < least
-        if is_trial and not (memory.owes_trial or memory.idle.pass_over()):
+        if is_trial and not (memory.owes_trial or self._is_trial_due(1 / num_rows)):
             return []
         is_jumping = self._jump_forward == "fast"
         guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial, is_jumping)
@@ -236,11 +157,37 @@ class Drafter:
         memory.is_trial = guess.is_trial
         return guess.drafts
 
+    def _is_trial_due(self, num_steps: float) -> bool:
+        """Whether to guess although it is not worth it, to see if it is now: in all sequences of
+        one step, as the first guess of a step may cost more than the next. `num_steps`: those that
+        go by without."""
+        if self._idle >= _PATIENCE:
+            self._is_trial = True
+        self._idle += num_steps
+        return self._is_trial
+
+    def pays(self, sequences: Sequence[SequenceState], num_rows: int) -> bool:
+        """Whether what was proposed last for `sequences`, together, is worth the rows it adds to a
+        step of `num_rows`. When it is not, some steps go by without."""
+        memories = [self._memory(sequence) for sequence in sequences]
+        hopes = [hope for memory in memories for hope in memory.hopes]
+        if self.costs.pays(num_rows, len(hopes), self._trust() * sum(hopes)):
+            self._rest = 1
+            return True
+        if self._is_trial_due(1 + self._rest):
+            return True
+        for memory in memories:
+            memory.rest = self._rest
+        self._rest = min(2 * self._rest, _LONGEST_REST)
+        return False
+
+    def _trust(self) -> float:
+        return min(max(self.trust.rate, _LEAST_TRUST), 1.0)
+
     def _least_chance(self, num_rows: int) -> float:
         """How likely a draft must be to pay, by chances that take guesses to be right one by one.
         They go wrong together, where text is over that was sure: so fewer are right."""
-        trust = min(max(self.trust.rate, _LEAST_TRUST), 1.0)
-        return self.costs.least_chance(num_rows) / trust
+        return self.costs.least_chance(num_rows) / self._trust()
 
     def foresees(self, sequence: SequenceState, limit: int, num_rows: int) -> bool:
         """Whether there will be drafts behind the next token. Trials, which are due now and then,
@@ -268,6 +215,7 @@ class Drafter:
     def learn(self, sequence: SequenceState, drafts: Sequence[int], num_accepted: int) -> None:
         """Count the accepted drafts and the first refused one; those behind it say nothing."""
         memory = self._memory(sequence)
+        self._is_trial, self._idle = False, 0.0
         self.trust.count(num_accepted, sum(memory.hopes[: len(drafts)]))
         for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):
             is_right = place < num_accepted

@@ -241,7 +241,7 @@ class Engine:
         """What a step costs by its rows, guessing and checking of guesses included."""
         num_rows = sum(1 + row.num_drafts for row in batch.rows)
         if self._drafter is not None and num_rows == batch.num_tokens:  # no prefill in it
-            self._drafter.costs.add(num_rows, seconds)
+            self._drafter.costs.add(len(batch.rows), num_rows, seconds)
 
     def _run(self, batch: ScheduledBatch) -> StepResult:
         """The forward pass; masks are written while it runs."""

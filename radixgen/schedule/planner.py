@@ -164,29 +164,39 @@ class Planner:
 
     def _draft(self, step: Step) -> None:
         """Guesses take what is left of the budget and of the pages, and push nobody out."""
-        for row in list(step.rows.values()):
+        left, num_rows = step.left, len(step.rows)
+        guesses: dict[SequenceState, Sequence[int]] = {}
+        for sequence, row in step.rows.items():
             if row.num_given:  # it tells of given tokens, which drafts are not
                 continue
-            sequence = row.sequence
-            limit = min(step.left, self.rules.max_drafts(sequence), MAX_DRAFTS)
+            limit = min(left, self.rules.max_drafts(sequence), MAX_DRAFTS)
             if limit <= 0 or not row.samples or sequence.law or sequence.is_thinking:
                 continue
             try:
-                drafts = self._guess(sequence, limit, len(step.rows))[:limit]
+                guess = self._guess(sequence, limit, num_rows)[:limit]
             except Exception as error:  # the request's own
                 self._failed.append((sequence, error))
                 continue
-            if drafts:
-                room = self.memory.grow(sequence, row.num_tokens + len(drafts)) - row.num_tokens
-                step.add_drafts(sequence, drafts[: max(room, 0)])
+            if guess:
+                guesses[sequence] = guess
+                left -= len(guess)
+        if self.drafter is not None:
+            asked = [sequence for sequence in guesses if sequence.request.propose is None]
+            if asked and not self.drafter.pays(asked, num_rows):
+                for sequence in asked:
+                    del guesses[sequence]
+        for sequence, drafts in guesses.items():
+            num_tokens = step.rows[sequence].num_tokens
+            room = self.memory.grow(sequence, num_tokens + len(drafts)) - num_tokens
+            step.add_drafts(sequence, list(drafts[: max(room, 0)]))
 
-    def _guess(self, sequence: SequenceState, limit: int, num_rows: int) -> list[int]:
+    def _guess(self, sequence: SequenceState, limit: int, num_rows: int) -> Sequence[int]:
         """By the request's own proposer if it has one, else by the runtime's."""
         if sequence.request.propose is not None:
-            return list(sequence.request.propose(sequence.tokens, limit))
+            return sequence.request.propose(sequence.tokens, limit)
         if self.drafter is not None:
-            return list(self.drafter.propose(sequence, limit, num_rows))
-        return []
+            return self.drafter.propose(sequence, limit, num_rows)
+        return ()
 
     def foresees(self, sequence: SequenceState, num_rows: int) -> bool:
         """Whether guesses of what follows a token are worth waiting until that is drawn."""

@@ -43,6 +43,10 @@ class Drafter(Protocol):
         """At most `limit` tokens; `num_rows`: sequences in the step."""
         ...
 
+    def pays(self, sequences: Sequence["SequenceState"], num_rows: int) -> bool:
+        """Whether what was proposed last for these is worth its rows, taken together."""
+        ...
+
     def foresees(self, sequence: "SequenceState", limit: int, num_rows: int) -> bool:
         """Whether there will be guesses once the next token is known, worth waiting for it."""
         ...

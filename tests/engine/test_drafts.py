@@ -22,7 +22,8 @@ from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.build import build_engine
-from radixgen.runtime.drafts import Drafter, StepCosts
+from radixgen.runtime.costs import StepCosts
+from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
 from radixgen.schedule.request import Event, SequenceOutput
@@ -288,6 +289,7 @@ def run(engine: Engine, prompts: list[list[int]], sampling: SamplingParams, spec
 def always_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft whatever it costs: this model is so small that no draft pays."""
     monkeypatch.setattr(StepCosts, "least_chance", lambda costs, num_sequences: 0.0)
+    monkeypatch.setattr(StepCosts, "pays", lambda costs, *counts: True)
 
 
 @pytest.mark.usefixtures("always_worth")

@@ -23,7 +23,7 @@ from radixgen.model.attention import build_inputs, copy_pages
 from radixgen.model.decoder import Decoder
 from radixgen.model.kv_cache import KVCache, KVLayout
 from radixgen.runtime.build import build_engine
-from radixgen.runtime.drafts import StepCosts
+from radixgen.runtime.costs import StepCosts
 from radixgen.runtime.engine import Engine
 from radixgen.schedule.request import SequenceOutput
 from radixgen.types import GrammarSpec, SamplingParams
@@ -332,6 +332,7 @@ def test_forced_text_is_verified_over_the_end_of_a_page(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StepCosts, "least_chance", lambda costs, num_sequences: 0.0)
+    monkeypatch.setattr(StepCosts, "pays", lambda costs, *counts: True)
     spec = GrammarSpec("regex", r"(so it is, and so it was before|so it never was)[.!]")
     sampling = replace(DRAWN, max_tokens=40, ignore_eos=False)
     wanted = answers(

@@ -21,7 +21,8 @@ from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished, ScoreOutput
 from radixgen.runtime.build import build_engine
-from radixgen.runtime.drafts import Drafter, StepCosts
+from radixgen.runtime.costs import StepCosts
+from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
 from radixgen.runtime.grammar_pool import GrammarPool
 from radixgen.runtime.masks import fill_masks
@@ -130,6 +131,7 @@ def test_the_least_that_max_tokens_may_be(
 def always_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft whatever it costs."""
     monkeypatch.setattr(StepCosts, "least_chance", lambda costs, num_sequences: 0.0)
+    monkeypatch.setattr(StepCosts, "pays", lambda costs, *counts: True)
 
 
 @pytest.mark.usefixtures("always_worth")

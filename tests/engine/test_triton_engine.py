@@ -17,7 +17,7 @@ from radixgen.errors import ConfigError
 from radixgen.messages import GenerateRequest, RequestFinished
 from radixgen.model.runner import ModelRunner
 from radixgen.runtime.build import Built, build_engine
-from radixgen.runtime.drafts import StepCosts
+from radixgen.runtime.costs import StepCosts
 from radixgen.runtime.engine import Engine
 from radixgen.schedule.request import Event, SequenceOutput
 from radixgen.types import GrammarSpec, SamplingParams
@@ -120,6 +120,7 @@ def test_preempted(folder: Path, expected: list[list[int]]) -> None:
 
 def test_grammars_and_drafts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepCosts, "least_chance", lambda costs, num_sequences: 0.0)
+    monkeypatch.setattr(StepCosts, "pays", lambda costs, *counts: True)
     spec = GrammarSpec("regex", r"(yes it is|no never)[.!]")
     drawn = SamplingParams(temperature=1.0, max_tokens=14, seed=5)
     asked: list[Asked] = [(b"Is it? ", GREEDY_TO_THE_END, spec, ""), (b"Is it", drawn, spec, "")]

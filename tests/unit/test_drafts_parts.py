@@ -1,13 +1,12 @@
-"""The parts of drafting: how forced text is spelled, what was seen before, what a guess costs."""
+"""The parts of drafting: how forced text is spelled, what was seen before, when to guess."""
 
-import random
 from array import array
 from collections.abc import Sequence
 
 import pytest
 
 from radixgen.runtime import suffixes
-from radixgen.runtime.drafts import Chance, Drafter, StepCosts
+from radixgen.runtime.drafts import Chance, Drafter
 from radixgen.runtime.spelling import Habits, Speller
 from radixgen.runtime.suffixes import LONG, SHORT, Recent, Shelf
 from radixgen.schedule.request import Request, SequenceState
@@ -182,10 +181,10 @@ def test_drafts_that_are_always_right_grow() -> None:
 def test_what_does_not_pay_in_a_large_batch_is_tried_now_and_then() -> None:
     drafter = Drafter(Words())
     sequence = sequence_of([1, 2, 3, 4, *range(20, 40), 1, 2, 3, 4])
-    drafts = drafter.propose(sequence, 16, 64)
+    drafts = drafter.propose(sequence, 16, 20)
     assert drafts == []
     for _ in range(3000):
-        drafts = drafter.propose(sequence, 16, 64)
+        drafts = drafter.propose(sequence, 16, 20)
         if drafts:
             drafter.learn(sequence, drafts, len(drafts))
     assert len(drafts) > 1, "it turned out to be worth it"
@@ -213,60 +212,6 @@ def test_refused_drafts_say_nothing_of_those_behind_them() -> None:
     assert (stats["verified_copy_long_drafts"], stats["accepted_copy_long_drafts"]) == (2, 1)
 
 
-def test_costs_are_fitted_and_guessed_until_then() -> None:
-    costs = StepCosts()
-    assert costs.row_ratio() == StepCosts.ROW_RATIO
-    for _ in range(50):
-        costs.add(1, 0.010)
-    assert costs.row_ratio() == StepCosts.ROW_RATIO, "steps of one size tell no slope"
-    for rows in [1, 2, 5, 9] * 20:
-        costs.add(rows, 0.008 + 0.002 * rows)
-    assert costs.row_ratio() == pytest.approx(0.25, rel=0.1)
-    assert costs.least_chance(1) == pytest.approx(0.2, rel=0.1)
-    assert costs.least_chance(64) > 0.9, "in a large batch a row saves little but a row"
-
-
-def test_what_else_the_machine_does_hardly_changes_costs() -> None:
-    costs, rng = StepCosts(), random.Random(3)
-    for _ in range(3000):
-        rows = rng.choice([1, 5, 16, 16, 16, 24, 40])
-        late = rng.expovariate(1 / 0.05) if rng.random() < 0.4 else 0.0
-        costs.add(rows, 0.0042 + 0.0008 * rows + late)
-    assert 0.1 < costs.row_ratio() < 0.4, "0.19 without delays"
-    for _ in range(500):
-        costs.add(16, 0.017)
-    assert 0.1 < costs.row_ratio() < 0.4, "steps of one size take nothing back"
-
-
-@pytest.mark.parametrize("slower", [(3.0, 3.0), (3.0, 1.0), (1.0, 3.0), (1 / 3, 1.0), (1.0, 1 / 3)])
-@pytest.mark.parametrize("delay", [0.0, 0.001])
-def test_costs_of_another_machine_are_learned_soon(
-    slower: tuple[float, float], delay: float
-) -> None:
-    """It becomes slower or faster, as a whole or in a part: it takes as many steps."""
-    costs, rng = StepCosts(), random.Random(5)
-
-    def learns(num_steps: int, fixed: float, row: float) -> None:
-        for _ in range(num_steps):
-            rows = rng.choice([1, 5, 16, 16, 16, 24, 40])
-            costs.add(rows, fixed + row * rows + rng.random() * delay)
-        assert costs.row_ratio() == pytest.approx(row / (fixed + delay / 2), rel=0.3)
-
-    learns(1000, 0.0042, 0.0008)
-    learns(200, 0.0042 * slower[0], 0.0008 * slower[1])
-
-
-def test_costs_are_right_again_after_slow_steps_of_one_size() -> None:
-    costs = StepCosts()
-    for rows in [1, 2, 5, 9] * 50:
-        costs.add(rows, 0.008 + 0.002 * rows)
-    for _ in range(500):
-        costs.add(5, 0.054)
-    for rows in [1, 2, 5, 9] * 50:
-        costs.add(rows, 0.024 + 0.006 * rows)
-    assert costs.row_ratio() == pytest.approx(0.25, rel=0.1)
-
-
 def test_a_chance_starts_as_a_belief() -> None:
     chance = Chance(0.5)
     assert chance.rate == 0.5
@@ -275,3 +220,40 @@ def test_a_chance_starts_as_a_belief() -> None:
     assert chance.rate > 0.9
     trials = [chance.pass_over() for _ in range(256)]
     assert sum(trials) == 4
+
+
+def test_a_batch_whose_drafts_do_not_pay_goes_without_for_some_steps() -> None:
+    drafter = Drafter(Words())
+    batch = [sequence_of([1, 2, 3, 4, 8, 9, 1, 2, 3, 4]) for _ in range(4)]
+    for _ in range(200):
+        drafter.costs.add(4, 4, 0.010)
+        drafter.costs.add(4, 12, 0.100)
+    drafter.costs.least_chance = lambda num_sequences: 0.0  # type: ignore[method-assign]
+    made, paid = [], []
+    for _ in range(130):
+        drafts = [drafter.propose(sequence, 2, 4) for sequence in batch]
+        made.append(all(drafts))
+        assert all(drafts) == any(drafts)
+        if all(drafts):
+            paid.append(drafter.pays(batch, 4))
+        if all(drafts) and paid[-1]:
+            for sequence, each in zip(batch, drafts, strict=True):
+                drafter.learn(sequence, each, 0)
+    assert made[:4] == [True, False, True, False]
+    assert 10 < sum(made) < 20, "every ninth time in the end"
+    assert sum(paid) == 1, "to see what drafts cost now"
+
+
+def test_sequences_of_a_batch_try_in_the_same_step() -> None:
+    drafter = Drafter(Words())
+    batch = [sequence_of([1, 2, 3, 4, 8, 9, 1, 2, 3, 4]) for _ in range(64)]
+    tries = []
+    for _ in range(200):
+        drafts = [drafter.propose(sequence, 8, 64) for sequence in batch]
+        tries.append(sum(map(bool, drafts)))
+        if any(drafts):
+            assert drafter.pays(batch, 64), "to be seen"
+            for sequence, each in zip(batch, drafts, strict=True):
+                drafter.learn(sequence, each, 0)
+    assert set(tries) == {0, 64}
+    assert 1 <= sum(map(bool, tries)) <= 4
