@@ -74,12 +74,21 @@ class Chance:
         return self.passed_over == 0
 
 
+Chances = tuple[list[Chance], list[Chance]]
+"""By kind: of greedy outputs, which often write what was seen before, and of others."""
+
+
+def _beliefs() -> Chances:
+    return [Chance(prior) for prior in _PRIORS], [Chance(prior) for prior in _PRIORS]
+
+
 @dataclass(slots=True)
 class Memory:
     """What is remembered of a sequence: its own record and that of its kin, the kinds of its last
     drafts, how much of it its kin know, and where forced text began that is not all written yet."""
 
     chances: list[Chance]
+    is_drawn: bool  # not greedy
     kin: "Kin"
     num_told: int
     kinds: list[Kind] = field(default_factory=list)
@@ -96,7 +105,7 @@ class Kin:
     """Outputs of one kind: what they wrote, and how often guesses from it were right."""
 
     shelf: Shelf = field(default_factory=Shelf)
-    chances: list[Chance] = field(default_factory=lambda: [Chance(p) for p in _PRIORS])
+    chances: Chances = field(default_factory=_beliefs)
 
 
 def kin_key(sequence: SequenceState) -> Hashable:
@@ -121,7 +130,7 @@ class Drafter:
         suffix_drafts: bool = True,
     ) -> None:
         self.costs = StepCosts()
-        self.chances = [Chance(prior) for prior in _PRIORS]
+        self.chances = _beliefs()
         self.trust = Chance(1.0)  # right drafts, of as many as their chances say
         self._idle = 0.0  # steps that no guess was thought worth making in
         self._is_trial = False  # guesses are made all the same, until some have been verified
@@ -217,9 +226,11 @@ class Drafter:
         memory = self._memory(sequence)
         self._is_trial, self._idle = False, 0.0
         self.trust.count(num_accepted, sum(memory.hopes[: len(drafts)]))
+        is_drawn = memory.is_drawn
+        records = (self.chances[is_drawn], memory.chances, memory.kin.chances[is_drawn])
         for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):
             is_right = place < num_accepted
-            for chances in (self.chances, memory.chances, memory.kin.chances):
+            for chances in records:
                 chances[kind].count(is_right)
             self.verified[kind] += 1
             self.accepted[kind] += is_right
@@ -237,9 +248,11 @@ class Drafter:
         memory = sequence.drafting
         if not isinstance(memory, Memory):
             kin = Kin() if self._kin is None else self._kin.of(kin_key(sequence))
-            records = [*self.chances[: Kind.KIN_LONG], *kin.chances[Kind.KIN_LONG :]]
+            is_drawn = sequence.request.sampling.temperature > 0
+            records = self.chances[is_drawn][: Kind.KIN_LONG]
+            records += kin.chances[is_drawn][Kind.KIN_LONG :]
             chances = [Chance(chance.rate) for chance in records]
-            memory = sequence.drafting = Memory(chances, kin, sequence.num_given)
+            memory = sequence.drafting = Memory(chances, is_drawn, kin, sequence.num_given)
         return memory
 
     def _tell_kin(self, memory: Memory, known: "array[int]") -> None:
