@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 12000, MAX_MADE = 100, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
-       ALL_CHARACTERS = 120, MAX_ASKED = 2000 };
+       ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32 };
 
 /* Note what a completion from a state costs, if that is asked for. */
 void weigh(Engine *e, u32 state) {
@@ -67,22 +67,24 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
             i += t->nodes[i].size;
             continue;
         }
+        int passes_all;
         if (e->weigh) {
-            if (next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next))) {
-                add_branch(e, i, next);
-                i += t->nodes[i].size;
-                continue;
-            }
+            passes_all = next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next));
         } else {
             Pass pass = pass_of(e, &visits, here);
             u32 length = t->nodes[i].depth - 1 + pass.bytes;
-            int is_short = t->nodes[i].height < pass.bytes;
-            if (!(t->nodes[i].groups & ~pass.groups) && (is_short || (pass.stops && length < 255))) {
-                if (is_short) add_branch(e, i, next);
-                else add_short(e, i, length);
+            int is_read = !(t->nodes[i].groups & ~pass.groups);
+            passes_all = is_read && t->nodes[i].height < pass.bytes;
+            if (is_read && !passes_all && pass.stops && length < 255) {
+                add_short(e, i, length);
                 i += t->nodes[i].size;
                 continue;
             }
+        }
+        if (passes_all) {
+            add_branch(e, i, next);
+            i += t->nodes[i].size;
+            continue;
         }
         add_hits(e, i, next);
         e->path.p[level + 1] = next;
@@ -228,11 +230,29 @@ static Slice *endless_loop(Engine *e, u32 state, int width, int made) {
     return best == NONE ? NULL : slice_of(e, best);
 }
 
+/* Whether a walk through a loop would make many states, one for each item left, wherever it stands: as
+   blanks between values are. */
+static int counts_many(const Engine *e, Node loop) {
+    return loop.c != NONE && loop.c >= MANY_COUNTS && e->nodes.p[loop.a].kind == K_SET;
+}
+
+/* Whether one stands right behind a loop, which is better looked at by itself: see parts_record. */
+static int counts_many_behind(const Engine *e, u32 tail) {
+    for (u32 i = 0; i < tail_count(e, tail); i++) {
+        u32 stack = tail_at(e, tail, i);
+        Node head = e->nodes.p[stack > LOOP_END ? e->stacks.p[stack].head : EMPTY];
+        if (head.kind == K_CAT) head = e->nodes.p[head.a];
+        if (head.kind == K_REP && counts_many(e, head)) return 1;
+    }
+    return 0;
+}
+
 static u32 stack_record(Engine *e, u32 stack, u32 state) {
     if (stack == END || stack == LOOP_END) return NONE;
     Stack s = e->stacks.p[stack];
     Node head = e->nodes.p[s.head];
-    if (head.kind == K_REP && !e->nodes.p[head.a].slice) {
+    if (head.kind == K_REP && !e->nodes.p[head.a].slice && !counts_many(e, head)) {
+        if (counts_many_behind(e, s.tail)) return NONE;
         u32 record = is_open(e, state) ? closure_record(e, state) : NONE;
         if (record == NONE) record = short_record(e, state);
         if (record != NONE) return record;

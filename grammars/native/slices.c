@@ -238,7 +238,8 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
     RESERVE(e, e->path, e->trie.max_depth + 2);
     e->path.p[0] = state;
     add_counted(e, r, 0, low, high, state);
-    for (u32 i = 1; i < r->byte.n;) {
+    u32 visited = 0;
+    for (u32 i = 1; i < r->byte.n; visited++) {
         u32 level = r->depth.p[i], next = step(e, e->path.p[level - 1], r->byte.p[i]);
         if (next == DEAD) {
             i += r->size.p[i];
@@ -248,7 +249,7 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
         e->path.p[level] = next;
         i++;
     }
-    e->steps += r->byte.n;
+    e->steps += visited;
 }
 
 static void walk_exits(Engine *e, const Slice *s, u32 byte, u32 state, u32 low, u32 high) {

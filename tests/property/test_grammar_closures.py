@@ -163,3 +163,45 @@ def test_runs_of_letters_need_no_walk_through_their_tokens(
     assert 0 < engine.sizes()["steps"] - before < len(vocabulary.trie) // 6
     allowed = np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0].tolist()
     assert allowed == [t for t, d in enumerate(tokens[:-1]) if engine.after_token(state, t)]
+
+
+def test_runs_of_blanks_make_no_states_at_each_place() -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    single = [bytes((byte,)) for byte in range(256)]
+    blanks = [*(b" " * n for n in range(2, 80)), *(b"\n" + b"\t" * n for n in range(1, 70))]
+    tokens = [*single, *blanks, b"end"]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    members = {name: {"type": ["integer", "null"]} for name in ("a", "b", "c")}
+    source = json.dumps({"type": "object", "properties": members, "additionalProperties": False})
+    grammar = GrammarCompiler(vocabulary).compile(GrammarSpec("json_schema", source))
+    engine, state = native(grammar.engine), grammar.start
+    row = np.zeros((1, vocabulary.num_words), np.int32)
+    made = []
+    for byte in b'{"a": 1, "b": 2, "c": 3':
+        before = engine.sizes()["states"]
+        engine.fill_row(state, row, 0)
+        made.append(engine.sizes()["states"] - before)
+        state = engine.after_bytes(state, bytes((byte,)))
+    assert sum(sorted(made)[:-1]) < 64  # but once
+
+
+@pytest.mark.parametrize("most", [3, 31, 32, 64])
+def test_runs_of_blanks_are_counted(most: int) -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    single = [bytes((byte,)) for byte in range(256)]
+    blanks = [*(b" " * n for n in range(2, 80)), *(b"\n" + b"\t" * n + b'"' for n in range(1, 70))]
+    tokens = [*single, *blanks, b'  "a"', b"end"]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    schema = {"type": "object", "properties": {"a": {"type": ["integer", "string"]}, "b": {}}}
+    spec = GrammarSpec("json_schema", json.dumps(schema), (("max_whitespace", most),))
+    grammar = GrammarCompiler(vocabulary).compile(spec)
+    engine, state = native(grammar.engine), grammar.start
+    row = np.zeros((1, vocabulary.num_words), np.int32)
+    for byte in b'{  "a": \n "x",  "b":  [ {}]':
+        engine.fill_row(state, row, 0)
+        allowed = np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0].tolist()
+        assert allowed == [t for t, _ in enumerate(tokens[:-1]) if engine.after_token(state, t)]
+        state = engine.after_bytes(state, bytes((byte,)))
+        assert state
