@@ -123,10 +123,12 @@ def _derived(node: Expr, byte: int) -> Expr:
 def _derive_concat(parts: tuple[Expr, ...], byte: int) -> Expr:
     found = []
     for index, part in enumerate(parts):
-        found.append(_expr(concat(derivative(part, byte), *parts[index + 1 :])))
+        begun = derivative(part, byte)
+        if begun is not EMPTY:
+            found.append(_expr(concat(begun, *parts[index + 1 :])))
         if not facts(part).nullable:
             break
-    return alternatives(found)
+    return found[0] if len(found) == 1 and type(found[0]) is not Union else alternatives(found)
 
 
 def _less(high: int | None) -> int | None:
@@ -147,8 +149,14 @@ def alternatives(parts: Iterable[Expr]) -> Expr:
     whole = union(*parts)
     if not isinstance(whole, Union):
         return _expr(whole)
+    if sum(map(_begins_with_count, whole.args)) < 2:  # as most
+        return Union(*sorted(whole.args, key=id))
     joined = union(*join_counts(whole.args))
     return Union(*sorted(joined.args, key=id)) if isinstance(joined, Union) else _expr(joined)
+
+
+def _begins_with_count(part: Node) -> bool:
+    return type(part.args[0] if type(part) is Concat else part) is Repeat
 
 
 def join_counts(parts: Iterable[Node]) -> list[Node]:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_keywords as own
+from radixgen.grammars.json_bounds import apart as are_apart
+from radixgen.grammars.json_bounds import are_unlike
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_keywords import KINDS, has, lacks
 from radixgen.grammars.json_sets import EVERY, NONE, complement
@@ -22,6 +24,7 @@ from radixgen.grammars.json_shapes import (
     ANY_OBJECT,
     ANYTHING,
     Goal,
+    ObjectShape,
     is_never,
     meet_arrays,
     meet_objects,
@@ -357,7 +360,8 @@ class Algebra:
                     continue
                 pair = frozenset((index, other))
                 if pair not in apart:
-                    apart[pair] = self.disjoint(kind, sets[index], sets[other])
+                    plainly = are_apart(nodes[index], node)
+                    apart[pair] = plainly or self.disjoint(kind, sets[index], sets[other])
                 if not apart[pair]:
                     alone = self.meet(kind, alone, self.evaluate(node, kind, False))
             found = self.join(kind, found, alone)
@@ -376,11 +380,15 @@ class Algebra:
         """Whether two sets are known to have nothing in common."""
         if not one or not other:
             return True
-        if kind == "object" and all(need_unlike(a, b, self.never) for a in one for b in other):
+        if kind == "object" and all(self._need_unlike(a, b) for a in one for b in other):
             self._count_meets(len(one) * len(other))
             return True
         both = self.meet(kind, one, other)
         return not both or (kind in ("number", "string") and both.is_empty())
+
+    def _need_unlike(self, one: ObjectShape, other: ObjectShape) -> bool:
+        """`need_unlike`, by a look first, before any set is computed."""
+        return need_unlike(one, other, are_unlike) or need_unlike(one, other, self.never)
 
     # --- emptiness -----------------------------------------------------------------------------
 
@@ -391,7 +399,7 @@ class Algebra:
         known = self._never.get(wanted)
         if known is not None:
             return known
-        if is_never(wanted):
+        if is_never(wanted) or are_unlike(wanted):
             found = True
         elif self._depth >= MAX_PROOF_DEPTH:
             return False

@@ -4,11 +4,13 @@ An upper bound from the keywords alone. Where it is small nothing has to be expa
 schema stays within its limit. Knows keywords and terms, no sets.
 """
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import same_key, types_of
+from radixgen.grammars.json_shapes import Goal
 from radixgen.grammars.json_terms import Term, hides_siblings, terms
 
 MANY = 100  # above this the alternatives are worked out; far below json_algebra.MAX_SHAPES
@@ -61,6 +63,8 @@ def _one_of(nodes: list[Schema]) -> int:
     for node in nodes:
         others = (other for other in nodes if other is not node and not apart(node, other))
         total += alternatives(node) * prod(alternatives(other, False) for other in others)
+        if total >= MANY * MANY:  # whatever the others add
+            break
     return total
 
 
@@ -69,20 +73,67 @@ def _not_one_of(nodes: list[Schema]) -> int:
     return none + sum(alternatives(node) for node in nodes) ** 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look at a schema shows: the kinds of its values, and, where these are objects alone,
+    the values that it lists for required members."""
+
+    kinds: frozenset[str] | None
+    listed: dict[str, frozenset[Any]] | None
+
+
 def apart(one: Schema, other: Schema) -> bool:
     """Whether two schemas plainly have no value in common: by type, or by a required constant."""
-    one, other = _target(one), _target(other)
-    types, others = types_of(one), types_of(other)
-    if types and others and not _kinds(types) & _kinds(others):
+    ours, theirs = _look(one), _look(other)
+    if ours.kinds and theirs.kinds and ours.kinds.isdisjoint(theirs.kinds):
         return True
-    if not _only_objects(types) or not _only_objects(others):
+    if not ours.listed or not theirs.listed:
         return False
-    ours, theirs = _constants(one), _constants(other)
-    return any(ours[name].isdisjoint(theirs[name]) for name in ours.keys() & theirs.keys())
+    known = theirs.listed
+    return any(n in known and found.isdisjoint(known[n]) for n, found in ours.listed.items())
 
 
-def _kinds(types: frozenset[str]) -> set[str]:
-    return {"number" if name == "integer" else name for name in types}
+def are_unlike(wanted: Goal) -> bool:
+    """Whether two schemas of a goal plainly list values of which they have none in common."""
+    if len(wanted) < 2:
+        return False
+    common: frozenset[Any] | None = None
+    for node, sign in wanted:
+        listed = _listed(node) if sign else None
+        if listed is not None:
+            common = listed if common is None else common & listed
+    return common is not None and not common
+
+
+def _listed(node: Schema) -> frozenset[Any] | None:
+    """The values that a schema lists, by themselves or by what it refers to; None without."""
+    known = node.memo.get("listed", node)
+    if known is node:
+        known = node.memo["listed"] = _listed_by(_target(node).value)
+    found: frozenset[Any] | None = known
+    return found
+
+
+def _listed_by(value: dict[str, Any]) -> frozenset[Any] | None:
+    if "$ref" in value:
+        return None
+    if "const" in value:
+        return frozenset((same_key(value["const"]),))
+    return frozenset(map(same_key, value["enum"])) if isinstance(value.get("enum"), list) else None
+
+
+def _look(node: Schema) -> _Look:
+    found: _Look | None = node.memo.get("look")
+    if found is None:
+        meant = _target(node)
+        types = types_of(meant)
+        listed = _find_constants(meant) if _only_objects(types) else None
+        found = node.memo["look"] = _Look(_kinds(types) if types else None, listed)
+    return found
+
+
+def _kinds(types: frozenset[str]) -> frozenset[str]:
+    return frozenset("number" if name == "integer" else name for name in types)
 
 
 def _only_objects(types: frozenset[str] | None) -> bool:
@@ -98,24 +149,15 @@ def _target(node: Schema) -> Schema:
     return node
 
 
-def _constants(node: Schema) -> dict[str, frozenset[Any]]:
-    """The values that a schema lists for required members."""
-    known = node.memo.get("constants")
-    if known is None:
-        known = node.memo["constants"] = _find_constants(node)
-    return known
-
-
 def _find_constants(node: Schema) -> dict[str, frozenset[Any]]:
+    """The values that a schema lists for required members."""
     found: dict[str, frozenset[Any]] = {}
     required, known = node.get("required"), node.get("properties")
     if not isinstance(required, list) or not isinstance(known, dict):
         return found
     for name in required:
         stated = known.get(name)
-        if isinstance(stated, dict) and "$ref" not in stated:
-            if "const" in stated:
-                found[name] = frozenset((same_key(stated["const"]),))
-            elif isinstance(stated.get("enum"), list):
-                found[name] = frozenset(map(same_key, stated["enum"]))
+        listed = _listed_by(stated) if isinstance(stated, dict) else None
+        if listed is not None:
+            found[name] = listed
     return found

@@ -32,6 +32,7 @@ from radixgen.grammars.json_numbers import Numbers, Piece
 from radixgen.grammars.json_proofs import Proofs
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import Texts
+from radixgen.grammars.text_emptiness import is_boolean
 
 MAX_DEPTH = 4  # of members within members
 COUNTED = 256  # texts of a set, unless more are asked for
@@ -56,7 +57,7 @@ class Counts:
         for kind in ("null", "boolean", "string", "number", "object", "array"):
             found = self._algebra.goal_set(wanted, kind)
             if kind == "string":
-                number += len(lengths(found, most))
+                number += _count_texts(found, most)
             elif kind == "number":
                 number += _count_numbers(found, most)
             elif kind in ("null", "boolean"):
@@ -90,23 +91,49 @@ class Counts:
             return self._objects(shape, most, depth)
         if shape.counts or shape.high == 0:
             return 0
-        if shape.low <= 1:  # arrays of one item
-            number = self.at_least(shape.goal_of(0), most, depth + 1)
+        endless = shape.high is None and not (shape.unique or shape.prefix)
+        if shape.low <= 1:  # arrays of one item, of which one will do where more may follow
+            number = self.at_least(shape.goal_of(0), 1 if endless else most, depth + 1)
         else:
             number = int(self._proofs.shape(shape) is True)
-        endless = shape.high is None and not (shape.unique or shape.prefix or not number)
-        return most if endless and self._proofs.productive(shape.rest) else number
+        return most if endless and number else number
 
     def _objects(self, shape: ObjectShape, most: int, depth: int) -> int:
         """By the values of one member, where the others may stay as they are."""
         if shape.some or shape.high is not None or shape.low > len(shape.required):
             return 0
-        if any(self.at_least(shape.goal_of(name), 1, depth + 1) < 1 for name in shape.required):
+        if not all(self._has_value(shape.goal_of(name), depth + 1) for name in shape.required):
             return 0
         if not shape.every:  # any other name may be there
             return most
-        counts = (self.at_least(shape.goal_of(name), most, depth + 1) for name in shape.goals)
-        return max(1, *counts, 1)
+        number = 1
+        for name in shape.goals:
+            number = max(number, self.at_least(shape.goal_of(name), most, depth + 1))
+            if number >= most:
+                break
+        return number
+
+    def _has_value(self, wanted: Goal, depth: int) -> bool:
+        return self._proofs.productive(wanted) is True or self.at_least(wanted, 1, depth) > 0
+
+
+def _count_texts(found: Texts, most: int) -> int:
+    if found.finite is None and _is_endless(found.expr):
+        return most
+    return len(lengths(found, most))
+
+
+@lru_cache(1024)
+def _is_endless(expr: Expr) -> bool:
+    """Whether a look shows that there are texts without end."""
+    return not is_boolean(expr) and _repeats(expr)
+
+
+def _repeats(expr: Expr) -> bool:
+    """Whether some part may come again and again; no part is empty, as constructors see to it."""
+    if isinstance(expr, Repeat):
+        return expr.high is None or _repeats(expr.item)
+    return isinstance(expr, Concat | Union) and any(map(_repeats, expr.args))
 
 
 def _count_numbers(found: Numbers, most: int) -> int:

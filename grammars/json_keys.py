@@ -74,11 +74,12 @@ def classes_of(shape: ObjectShape) -> list[KeyClass]:
 
 def _inhabited(found: list[KeyClass]) -> list[KeyClass]:
     """The classes without those that are known to have no names."""
-    languages = list({expr: None for one in found for expr in (*one.inside, *one.outside)})
-    met = text_emptiness.combinations(languages, MAX_COMBINED) if len(found) > FEW_CLASSES else None
-    if met is None:
+    held = None
+    if len(found) > FEW_CLASSES:
+        languages = {expr for one in found for expr in (*one.inside, *one.outside)}
+        held = text_emptiness.combinations(frozenset(languages), MAX_COMBINED)
+    if held is None:
         return [one for one in found if not _is_void(one)]
-    held = [{languages[index] for index in indices} for indices in met]
     found = [one for one in found if any(one.inside <= h and not one.outside & h for h in held)]
     for one in found:
         text_emptiness.state_not_empty(_language(one))

@@ -170,25 +170,29 @@ class ObjectRules:
         return kept, [name for name in self._names if name in alone]
 
     @cached_property
-    def classes(self) -> list[tuple[KeyClass, Node]]:
-        """The classes of undeclared names with their texts."""
+    def _classes(self) -> list[KeyClass]:
+        """The classes of undeclared names."""
         if any(keys.is_every_other and is_never(wanted) for keys, wanted in self._shape.every):
             return []
         try:
-            found = classes_of(self._shape)
+            return classes_of(self._shape)
         except TooManyClasses:
             why = "the patterns overlap in too many ways"
             self._context.refuse("patternProperties", self._owner, why)
             return []
+
+    @cached_property
+    def _named_classes(self) -> list[tuple[KeyClass, Node]]:
+        """The same with the texts of their names."""
         declared = list(self._shape.goals)
-        return [(one, key_text(one, declared)) for one in found]
+        return [(one, key_text(one, declared)) for one in self._classes]
 
     def _check_low(self) -> None:
         """Lower bounds that the required members meet need no counting; others may be refused."""
         low = self._shape.low
         if low <= len(self._shape.required):
             self._counting = self._shape.high is not None
-        elif low > len(self._shape.required) + 1 and self.classes:
+        elif low > len(self._shape.required) + 1 and self._classes:
             self._context.refuse(
                 "minProperties",
                 self._owner,
@@ -206,7 +210,7 @@ class ObjectRules:
         for name in self._names:
             open_to = [e for e in whole if self._shape.some[e].keys.hold(name)]
             yield from (wanted for wanted, _ in self._fulfilling(self._goals[name], whole, open_to))
-        for one, _ in self.classes:
+        for one in self._classes:
             bound = one.goal.union(*(self._shape.some[index].goal for index in one.some))
             for begun in (one.goal, bound):
                 ways = self._fulfilling(begun, whole, sorted(one.some))
@@ -368,7 +372,7 @@ class ObjectRules:
             after = replace(after, rivals=NOBODY, matched=0)
         if not self._context.any_order:
             after = replace(after, place=self._ends, seen=(1 << len(self._alone)) - 1)
-        for one, text in self.classes:
+        for one, text in self._named_classes:
             wanted = one.goal
             for index in now.bound & one.some:
                 wanted |= self._shape.some[index].goal

@@ -6,7 +6,7 @@ first.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from weakref import WeakSet
 
@@ -104,17 +104,19 @@ def _shortest(node: Node) -> tuple[int, ...]:
     return ()
 
 
-def combinations(languages: Sequence[Expr], most: int) -> frozenset[frozenset[int]] | None:
-    """Of which of the languages a text can be all at once and of no other: sets of their indices.
+@lru_cache(256)
+def combinations(languages: frozenset[Expr], most: int) -> frozenset[frozenset[Expr]] | None:
+    """Of which of the languages a text can be all at once and of no other.
 
     One search over all of them together. None where it meets more than `most` states.
     """
     start = tuple(languages)
     waiting, seen = [start], {start}
-    found: set[frozenset[int]] = set()
+    found: set[frozenset[Expr]] = set()
     while waiting:
         here = waiting.pop()
-        found.add(frozenset(i for i, part in enumerate(here) if is_nullable(part)))
+        ends = zip(start, map(is_nullable, here), strict=True)
+        found.add(frozenset([language for language, may_end in ends if may_end]))
         for point in _representatives(frozenset().union(*map(_first, here))):
             there = tuple([_part_derivative(part, point) for part in here])
             if there not in seen:
@@ -218,11 +220,13 @@ def _derivative(node: Expr, point: int) -> Expr:
         case Concat():
             found = []
             for index, part in enumerate(node.args):
-                rest = node.args[index + 1 :]
-                found.append(_expr(concat(_part_derivative(part, point), *rest)))
+                begun = _part_derivative(part, point)
+                if begun is not EMPTY:
+                    found.append(_expr(concat(begun, *node.args[index + 1 :])))
                 if not is_nullable(part):
                     break
-            return alternatives(found)
+            only = len(found) == 1 and type(found[0]) is not Union
+            return found[0] if only else alternatives(found)
         case Union():
             return alternatives(_part_derivative(part, point) for part in node.args)
         case Repeat():
