@@ -341,7 +341,7 @@ EXPORT i32 rx_forced(Engine *e, u32 state, u8 *out, u32 room) {
 /* ---- masks -------------------------------------------------------------------------------------- */
 
 static void write_mask(Engine *e, u32 state, u32 *row, const u32 *ends, u32 num_ends) {
-    while (e->loops.n) slice_of(e, e->loops.p[--e->loops.n]);
+    slice_loops(e);
     u32 record = mask_record(e, state);
     Record r = e->records.p[record];
     memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);

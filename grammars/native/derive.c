@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000 };
+enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000, MAX_KEPT = 64 };
 #define ENTERED 0x80000000u /* no engine has so many nodes */
 
 /* ---- derivatives --------------------------------------------------------------------------- */
@@ -56,6 +56,15 @@ static u32 derive_now(Engine *e, u32 node, u32 byte) {
     }
 }
 
+/* The lowest byte of the same class, where the classes of a node are known: what it is derived by. */
+static u32 alike(const Engine *e, Node n, u32 byte) {
+    if (!n.part) return byte;
+    const u32 *list = e->lists.p + n.part - 1;
+    for (u32 i = 1; i <= list[0]; i++)
+        if (has(&e->masks.p[list[i]], byte)) return lowest(&e->masks.p[list[i]]);
+    return byte;
+}
+
 u32 derive(Engine *e, u32 node, u32 byte) {
     Node n = e->nodes.p[node];
     switch (n.kind) {
@@ -65,6 +74,7 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     case K_LIT: return e->pool.p[n.a] == byte ? literal_tail(e, node) : EMPTY;
     case K_RULE: fail(e, UNDECIDED); /* rules are not regular; the front end checks */
     }
+    byte = alike(e, n, byte);
     u32 hash = mix(mix(node, 0x2545F4u), byte);
     u64 key = (u64)node << 8 | byte;
     PROBE(e->derivative_table, hash, i) {
@@ -115,20 +125,23 @@ static void split_byte(Partition *p, u32 byte) {
 }
 
 static void partition(Engine *e, u32 node, Partition *p);
+static void partition_by(Engine *e, u32 node, Partition *p);
 
 static void partition_node(Engine *e, u32 node, Partition *p) {
     Node n = e->nodes.p[node];
     switch (n.kind) {
     case K_SET: partition_split(p, &e->masks.p[n.a]); return;
     case K_LIT: split_byte(p, e->pool.p[n.a]); return;
-    case K_NOT:
+    case K_NOT: partition_by(e, n.a, p); return;
     case K_REP: partition(e, n.a, p); return;
     case K_CAT:
         partition(e, n.a, p);
         if (e->nodes.p[n.a].flags & F_NULLABLE) partition(e, n.b, p);
         return;
-    case K_ALT:
     case K_AND:
+        for (u32 i = 0; i < n.b; i++) partition_by(e, e->lists.p[n.a + i], p);
+        return;
+    case K_ALT:
         for (u32 i = 0; i < n.b; i++) partition(e, e->lists.p[n.a + i], p);
         return;
     case K_WORDS: {
@@ -138,15 +151,27 @@ static void partition_node(Engine *e, u32 node, Partition *p) {
     }
 }
 
-/* Repeats keep their classes: they come back in every derivative. */
 static void partition(Engine *e, u32 node, Partition *p) {
-    if (e->nodes.p[node].kind != K_REP) {
-        if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+    if (e->nodes.p[node].kind == K_REP) {
+        partition_by(e, node, p);
+        return;
+    }
+    if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+    partition_node(e, node, p);
+    e->depth--;
+}
+
+/* By the classes of a node, which are kept: repeats and parts of intersections come back in derivatives.
+   Not far down, as partitions take much of the stack. */
+static void partition_by(Engine *e, u32 node, Partition *p) {
+    if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
+    if (e->depth > MAX_KEPT && e->nodes.p[node].kind != K_REP) {
         partition_node(e, node, p);
         e->depth--;
         return;
     }
     u32 list = classes_of(e, node), n = e->lists.p[list];
+    e->depth--;
     for (u32 i = 1; i <= n; i++) {
         const Mask *m = &e->masks.p[e->lists.p[list + i]];
         if (mask_size(m) == 1) split_byte(p, lowest(m));

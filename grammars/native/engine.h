@@ -356,6 +356,7 @@ u32 mask_record(Engine *e, u32 state);
 u32 short_record(Engine *e, u32 state);
 int walk(Engine *e, u32 state, u32 node, u64 limit);
 void weigh(Engine *e, u32 state);
+void slice_loops(Engine *e);
 void add_hits(Engine *e, u32 node, u32 state);
 u32 worst_cost(Engine *e, u32 state);
 

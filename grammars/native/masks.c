@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 12000, MAX_MADE = 100, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
+enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 5000, MAX_MADE = 100, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
        ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32 };
 
 /* Note what a completion from a state costs, if that is asked for. */
@@ -379,6 +379,17 @@ static int has_new_loop(const Engine *e, u32 state) {
         if (head.kind == K_REP && !e->nodes.p[head.a].slice) return 1;
     }
     return 0;
+}
+
+/* Read the vocabulary for the loops that are to be: those of characters of any kind, which lengths count
+   and patterns go through. Others seldom meet. */
+void slice_loops(Engine *e) {
+    while (e->loops.n) {
+        u32 item = e->loops.p[--e->loops.n];
+        if (e->nodes.p[item].slice || e->nodes.p[item].flags & (F_NULLABLE | F_RULES)) continue;
+        Mask first = first_bytes(e, state_of(e, push(e, item, LOOP_END)));
+        if (mask_size(&first) >= ALL_CHARACTERS) slice_of(e, item);
+    }
 }
 
 u32 mask_record(Engine *e, u32 state) {

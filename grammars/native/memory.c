@@ -82,9 +82,11 @@ void give_back_from(Engine *e, u32 first) {
     while (e->borrowed.n > first) free(e->borrowed.p[--e->borrowed.n]);
 }
 
+enum { FEW_SLOTS = 1024 }; /* of a shard, below which it grows by more, and so less often */
+
 static void shard_grow(Engine *e, Shard *t) {
-    u32 size = t->p ? (t->mask + 1) * 2 : 16;
-    charge(e, (size_t)size * sizeof(Slot) / (t->p ? 2 : 1));
+    u32 before = t->p ? t->mask + 1 : 0, size = !before ? 16 : before < FEW_SLOTS ? before * 4 : before * 2;
+    charge(e, (size_t)(size - before) * sizeof(Slot));
     Slot *p = calloc(size, sizeof(Slot));
     if (!p) fail(e, OUT_OF_MEMORY);
     for (u32 i = 0; t->p && i <= t->mask; i++) {
