@@ -12,11 +12,10 @@ exist binds all later names like it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Protocol
+from functools import cached_property, lru_cache, partial
+from typing import NamedTuple, Protocol
 
-from radixgen.grammars.expr import EMPTY, Node, Rule, RuleSet, concat, literal, union
+from radixgen.grammars.expr import EMPTY, Concat, Node, Rule, RuleSet, concat, literal, union
 from radixgen.grammars.json_chain import MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, key_text
@@ -41,8 +40,7 @@ class Context(Protocol):
     def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What came so far, as far as it matters.
 
     `place`: how many names of each chain were passed. `seen`: the bits of names that stand alone.
@@ -61,17 +59,9 @@ class Progress:
     matched: int = 0
 
 
-def _at(now: Progress, place: tuple[int, ...]) -> Progress:
-    """`dataclasses.replace`, which takes as long as the rest of a member's rule, for one field."""
-    rest = (now.missing, now.bound, now.rivals, now.matched)
-    return Progress(place, now.seen, now.members, *rest)
-
-
-def _missing(now: Progress, missing: frozenset[int]) -> Progress:
-    if missing == now.missing:
-        return now
-    rest = (now.bound, now.rivals, now.matched)
-    return Progress(now.place, now.seen, now.members, missing, *rest)
+@lru_cache(4096)  # alternatives often share names
+def _name_text(name: str) -> Node:
+    return literal(spelled(name))
 
 
 class ObjectRules:
@@ -244,7 +234,7 @@ class ObjectRules:
         for index, name in enumerate(self._alone):
             bit = 1 << index
             if self._bits & bit and not now.seen & bit:
-                seen = replace(now, seen=now.seen | bit)
+                seen = now._replace(seen=now.seen | bit)
                 return partial(self._named, seen, name)
         for chain, place in enumerate(now.place):
             index = self._reach(chain, place) - 1
@@ -285,7 +275,7 @@ class ObjectRules:
         ]
         for index, name in enumerate(self._alone):
             if not now.seen >> index & 1:
-                found.append(self._named(replace(now, seen=now.seen | 1 << index), name))
+                found.append(self._named(now._replace(seen=now.seen | 1 << index), name))
         if self._context.any_order or self._passed(now):
             found.extend(self._undeclared(now))
         return union(*found)
@@ -303,7 +293,7 @@ class ObjectRules:
     def _declared(self, now: Progress, chain: int, index: int) -> Node:
         """The member of that name."""
         place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
-        return self._named(_at(now, place), self._chains[chain][index])
+        return self._named(now._replace(place=place), self._chains[chain][index])
 
     def _named(self, now: Progress, name: str) -> Node:
         """The member of that name, where `now` counts it as seen.
@@ -311,7 +301,7 @@ class ObjectRules:
         What follows the name waits for it, unless only a look at it tells whether it has a text.
         """
         wanted = self._goals[name]
-        begun = literal(spelled(name))
+        begun = _name_text(name)
         sure = self._productive() and not (self._shape.some or now.rivals)
         productive = self._context.productive(wanted) if sure else None
         if productive is False:
@@ -319,10 +309,10 @@ class ObjectRules:
         if productive is None:
             return concat(begun, self._behind(now, name, self._after))
         key = ("behind", self._context, self._shape, now, name)
-        rules = self._context.rules
-        return concat(
-            begun, rules.rule(key, lambda: self._behind(now, name, self._end_or_more), True)
+        rest = self._context.rules.rule(
+            key, lambda: self._behind(now, name, self._end_or_more), True
         )
+        return Concat(begun, rest)
 
     def _behind(self, now: Progress, name: str, rest: Callable[[Progress], Node]) -> Node:
         """What follows a declared name: its value, and the rest of the object."""
@@ -330,7 +320,7 @@ class ObjectRules:
         members = self._shape.some
         open_to = [e for e in sorted(now.missing) if members[e].keys.hold(name)]
         ways = [
-            concat(self._context.value(wanted), rest(_missing(then, missing)))
+            concat(self._context.value(wanted), rest(then._replace(missing=missing)))
             for also, then in self._compared(now, after, name)
             for wanted, missing in self._fulfilling(self._goals[name] | also, now.missing, open_to)
         ]
@@ -341,7 +331,7 @@ class ObjectRules:
         if not now.rivals:
             return [(ANYTHING, after)]
         return [
-            (also, replace(after, rivals=rivals, matched=(now.matched + 1) * bool(rivals)))
+            (also, after._replace(rivals=rivals, matched=(now.matched + 1) * bool(rivals)))
             for also, rivals in self._rivals.ways(now.rivals, name)
         ]
 
@@ -349,7 +339,7 @@ class ObjectRules:
         if not self._counting:
             return after
         cap = self._shape.low if self._shape.high is None else self._shape.high
-        return replace(after, members=min(after.members + 1, cap))
+        return after._replace(members=min(after.members + 1, cap))
 
     def _fulfilling(
         self, wanted: Goal, missing: frozenset[int], open_to: list[int]
@@ -369,9 +359,9 @@ class ObjectRules:
     def _undeclared(self, now: Progress) -> Iterator[Node]:
         after = self._counted(now)
         if now.rivals:  # they have none but declared names
-            after = replace(after, rivals=NOBODY, matched=0)
+            after = after._replace(rivals=NOBODY, matched=0)
         if not self._context.any_order:
-            after = replace(after, place=self._ends, seen=(1 << len(self._alone)) - 1)
+            after = after._replace(place=self._ends, seen=(1 << len(self._alone)) - 1)
         for one, text in self._named_classes:
             wanted = one.goal
             for index in now.bound & one.some:
@@ -386,4 +376,4 @@ class ObjectRules:
     def _bound(self, after: Progress, missing: frozenset[int]) -> Progress:
         done = after.missing - missing
         held = frozenset(i for i in done if self._shape.some[i].goal != ANYTHING)
-        return replace(after, missing=missing, bound=after.bound | held)
+        return after._replace(missing=missing, bound=after.bound | held)
