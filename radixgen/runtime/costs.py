@@ -11,7 +11,6 @@ So each band of sizes has a line of its own. Knows numbers only.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -58,10 +57,14 @@ class StepCosts:
         return num_right * plain / num_sequences > self.MARGIN * (drafted - plain)
 
     def _plain_line(self, num_rows: int) -> Line:
-        return self._plain.line(num_rows) or self._drafted.line(num_rows) or _UNKNOWN
+        return self._line(self._plain, self._drafted, num_rows)
 
     def _drafted_line(self, num_rows: int) -> Line:
-        return self._drafted.line(num_rows) or self._plain.line(num_rows) or _UNKNOWN
+        return self._line(self._drafted, self._plain, num_rows)
+
+    def _line(self, own: "_Bands", other: "_Bands", num_rows: int) -> Line:
+        """Steps of about this size tell more than others, also when they are of the other sort."""
+        return own.line(num_rows) or other.line(num_rows) or self._all.line or _UNKNOWN
 
 
 _UNKNOWN: Line = (1.0, StepCosts.ROW_RATIO)
@@ -78,22 +81,16 @@ class _Bands:
     MIDDLES = (6, 14, 30, math.inf)  # sizes up to these are told of by the band
 
     def __init__(self) -> None:
-        self._all = _Fit()
         self._fits = [_Fit() for _ in self.LIMITS]
 
     def add(self, num_rows: int, seconds: float) -> None:
-        for fit in self._of(num_rows):
-            fit.add(num_rows, seconds)
+        for (low, high), fit in zip(self.LIMITS, self._fits, strict=True):
+            if low <= num_rows < high:
+                fit.add(num_rows, seconds)
 
     def line(self, num_rows: int) -> Line | None:
         places = zip(self.MIDDLES, self._fits, strict=True)
-        return next(fit.line for most, fit in places if num_rows <= most) or self._all.line
-
-    def _of(self, num_rows: int) -> Iterator["_Fit"]:
-        yield self._all
-        for (low, high), fit in zip(self.LIMITS, self._fits, strict=True):
-            if low <= num_rows < high:
-                yield fit
+        return next(fit.line for most, fit in places if num_rows <= most)
 
 
 @dataclass(slots=True)
@@ -119,7 +116,7 @@ class _Sums:
     def line(self, shape: Line) -> Line | None:
         """None: too few steps. Too much of one size to tell a slope from chance: that of `shape`,
         through their middle."""
-        if self.weight < 8:
+        if self.weight < 4:
             return None
         mean, level = self.rows / self.weight, self.seconds / self.weight
         spread = self.squares / self.weight - mean * mean

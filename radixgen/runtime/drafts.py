@@ -48,6 +48,7 @@ _PRIOR_WEIGHT = 4.0
 _MEMORY = 0.98  # of a record, kept with each further guess
 _LEAST_TRUST = 0.5
 _PATIENCE = 64  # steps or guesses not worth their rows before some are tried all the same
+_MAX_TRIED = 2  # drafts of a sequence then
 _LONGEST_REST = 8
 
 
@@ -150,6 +151,7 @@ class Drafter:
         self._tell_kin(memory, sequence.tokens)
         least = self._least_chance(num_rows)
         memory.kinds, memory.hopes = [], []
+        limit = min(limit, _MAX_TRIED) if self._is_trial else limit
         if memory.rest > 0:
             memory.rest -= 1
             return []
@@ -183,8 +185,9 @@ class Drafter:
         if self.costs.pays(num_rows, len(hopes), self._trust() * sum(hopes)):
             self._rest = 1
             return True
-        if self._is_trial_due(1 + self._rest):
+        if self._is_trial:
             return True
+        self._is_trial_due(1 + self._rest)
         for memory in memories:
             memory.rest = self._rest
         self._rest = min(2 * self._rest, _LONGEST_REST)
