@@ -3,10 +3,10 @@
     GrammarSpec ──front end of its kind──▶ Node ──engine.start──▶ CompiledGrammar ──▶ GrammarMatcher
 
 A compile parses and checks the whole source and makes the first state; everything else happens when
-a text first gets there, but for what of a large grammar can be expanded in two milliseconds. All
-grammars of a compiler share one engine, so equal parts share states and masks. When its memory
-passes half of the bound, what is asked for next gets a fresh engine, and the old one goes with its
-last matcher; one text may add an eighth, so none can starve the others.
+a text first gets there, but for the first masks of a large grammar, and what of it can be expanded
+in two milliseconds. All grammars of a compiler share one engine, so equal parts share states and
+masks. When its memory passes half of the bound, what is asked for next gets a fresh engine, and the
+old one goes with its last matcher; one text may add an eighth, so none can starve the others.
 """
 
 import importlib
@@ -32,8 +32,10 @@ MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is
 MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
 MUCH_SOURCE = 1500  # characters, from which on rules are looked ahead at, on any machine
-MOST_AHEAD = 0.0025  # seconds of that
-ENOUGH_SECONDS = 0.007  # of a compile, with it
+VERY_MUCH_SOURCE = 10_000  # and the first masks made
+MOST_AHEAD = 0.0025  # seconds for rules
+ENOUGH_SECONDS = 0.008  # of a compile, with all that
+FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
 HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
@@ -148,8 +150,8 @@ class GrammarCompiler:
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
         following = Following(engine) if rules.close() else None
-        if isinstance(engine, NativeEngine) and len(spec.source) >= MUCH_SOURCE:
-            _look_ahead(engine, met, time.perf_counter() - begin)
+        if isinstance(engine, NativeEngine):
+            _look_ahead(engine, spec.source, start, met, begin)
         return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8, following)
 
     def _current_engine(self) -> Engine:
@@ -188,10 +190,18 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
     return engine.start(node), range(0)
 
 
-def _look_ahead(engine: NativeEngine, met: range, taken: float) -> None:
-    """Expand rules of a large grammar on which `taken` seconds were spent so far: within a compile
-    a few milliseconds hold up one request, within a mask all of a batch."""
-    engine.look_ahead(met, min(2 * taken, MOST_AHEAD, ENOUGH_SECONDS - taken))
+def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin: float) -> None:
+    """Make the first masks of a grammar whose compile began then, and expand what they lead to,
+    where that may be worth it: for a small one it takes as long as the rest. Within a compile a few
+    milliseconds hold up one request, within a mask all of a batch."""
+    taken = time.perf_counter() - begin
+    if taken > ENOUGH_SECONDS:
+        return
+    if len(source) >= VERY_MUCH_SOURCE:
+        met = range(met.start, engine.prepare(start, FIRST_TEXTS).stop)
+    if len(source) >= MUCH_SOURCE:
+        left = ENOUGH_SECONDS - (time.perf_counter() - begin)
+        engine.look_ahead(met, min(2 * taken, MOST_AHEAD, left))
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

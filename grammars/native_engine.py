@@ -7,7 +7,7 @@ import time
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,21 @@ class NativeEngine:
             for found in met:
                 heappush(hardest, (before - now, found))
             first.extend(met)
+
+    def prepare(self, state: int, texts: Iterable[bytes]) -> range:
+        """Make the masks of the states behind some texts, where they are allowed.
+
+        Returns the numbers of the rules that were met first there. What cannot be made is left to
+        the text that gets there.
+        """
+        before = len(self.nodes.rules)
+        mask = np.zeros((1, self.vocabulary.num_words), np.int32)
+        for text in texts:
+            with contextlib.suppress(InvalidGrammar):
+                after = self.after_bytes(state, text)
+                if after:
+                    self.fill_row(after, mask, 0)
+        return range(before, len(self.nodes.rules))
 
     def _expand(self, index: int) -> range:
         """Expand a rule; the numbers of the rules that were met first there."""

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_PAIRS = 96, MAX_PLAIN = 64, MORE_PAIRS = 24, MAX_EDGES = 12 * MAX_PAIRS, NUM_PLACES = 256, MAX_ITEM_CLASSES = 64,
-       MAX_MADE = 64, NEAR = 3, FAR = 0xFFFF, MAX_DEATHS = 20000 };
+       MAX_MADE = 64, NEAR = 3, FAR = 0xFFFF, DEATHS_PART = 14, FEW_DEATHS = 1000 };
 
 typedef struct { u32 state, item, bad; } Pair; /* bad: bytes to the next difference at least */
 typedef struct { u8 from, to; } Edge;
@@ -132,7 +132,7 @@ static u32 explore(Engine *e, const Slice *s, u32 state, Pairs *p) {
    be visited. */
 static int walk_deaths(Engine *e, const Slice *s, const Pairs *p, u32 state) {
     const Trie *t = &e->trie;
-    u32 visited = 0;
+    u32 visited = 0, most = t->num_nodes / DEATHS_PART + FEW_DEATHS; /* more, and a walk is as good */
     RESERVE(e, e->path, t->max_depth + 2);
     RESERVE(e, e->path2, t->max_depth + 2);
     e->path.p[0] = state;
@@ -140,7 +140,7 @@ static int walk_deaths(Engine *e, const Slice *s, const Pairs *p, u32 state) {
     for (u32 i = 1; i < t->num_nodes;) {
         u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte, here = e->path.p[level];
         u32 item = step_loop(e, s, e->path2.p[level], byte), next = here == DEAD ? DEAD : step(e, here, byte);
-        if (++visited > MAX_DEATHS) return 0;
+        if (++visited > most) return 0;
         if (item == DEAD) {
             i += t->nodes[i].size;
             continue;

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.compiler import build
+from radixgen.grammars import compiler
+from radixgen.grammars.compiler import GrammarCompiler, build
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.native_engine import NativeEngine, load_library
 from radixgen.grammars.vocabulary import Vocabulary
@@ -102,3 +103,31 @@ def test_a_rule_that_cannot_be_expanded_is_left_to_the_text_that_gets_there() ->
     assert engine.forced_bytes(engine.after_bytes(state, b"b")) == b"y"
     with pytest.raises(InvalidGrammar, match="not this one"):
         engine.forced_bytes(engine.after_bytes(state, b"a"))
+
+
+def test_first_masks_are_made_with_a_large_grammar() -> None:
+    members = {f"n{i}": {"type": "integer", "description": "x" * 40} for i in range(200)}
+    source = json.dumps({"type": "object", "properties": members, "additionalProperties": False})
+    assert len(source) >= compiler.VERY_MUCH_SOURCE
+    found = GrammarCompiler(VOCABULARY).compile(GrammarSpec("json_schema", source))
+    if not isinstance(found.engine, NativeEngine):
+        pytest.skip("no C compiler: the native engine does not run here")
+    before = found.engine.sizes()
+    row = np.zeros((1, VOCABULARY.num_words), np.int32)
+    for text in (b"", b"{", b'{"'):
+        found.engine.fill_row(found.engine.after_bytes(found.start, text), row, 0)
+    assert found.engine.sizes() == before
+
+
+def test_what_is_prepared_is_the_same_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, ahead = native_engine(), native_engine()
+    state, met = ahead.start_with_rules(schema_node(SCHEMA))
+    found = ahead.prepare(state, (b"", b"{", b"[", b'{"', b'{"n1": '))
+    assert found.start == met.stop < found.stop
+    assert masks(ahead, state) == masks(plain, plain.start(schema_node(SCHEMA)))
+    monkeypatch.setattr(ahead, "fill_row", refuse)
+    assert not ahead.prepare(state, (b"{",))  # what cannot be made is left to the text
+
+
+def refuse(*_: object) -> None:
+    raise InvalidGrammar("too large")
