@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_keywords as own
+from radixgen.grammars.json_bounds import all_apart, are_unlike
 from radixgen.grammars.json_bounds import apart as are_apart
-from radixgen.grammars.json_bounds import are_unlike
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_keywords import KINDS, has, lacks
 from radixgen.grammars.json_sets import EVERY, NONE, complement
@@ -30,11 +30,10 @@ from radixgen.grammars.json_shapes import (
     meet_objects,
     need_unlike,
 )
-from radixgen.grammars.json_terms import Term, TooMany, hides_siblings, terms
+from radixgen.grammars.json_terms import INCLUDING, Term, TooMany, hides_siblings, terms
 from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.json_unevaluated import Cases
 
-INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))
 MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
 MAX_MEETS = 30_000  # of two shapes, in the whole schema
 MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
@@ -352,6 +351,8 @@ class Algebra:
         """The union over the schemas of what satisfies this one and none that it overlaps."""
         sets = [self.meet(kind, among, self.evaluate(node, kind)) for node in nodes]
         found, apart = NONE[kind], dict[frozenset[int], bool]()
+        if kind == "object" and among and all_apart(nodes, kind, _required_by_all(among)):
+            return self.combine(False, kind, sets)
         for index, alone in enumerate(sets):
             for other, node in enumerate(nodes):
                 if not alone:
@@ -360,7 +361,7 @@ class Algebra:
                     continue
                 pair = frozenset((index, other))
                 if pair not in apart:
-                    plainly = are_apart(nodes[index], node)
+                    plainly = are_apart(nodes[index], node, kind)
                     apart[pair] = plainly or self.disjoint(kind, sets[index], sets[other])
                 if not apart[pair]:
                     alone = self.meet(kind, alone, self.evaluate(node, kind, False))
@@ -423,6 +424,10 @@ def _kinds_of(wanted: Goal) -> Iterator[str]:
     """The kinds of values that every `type` of a goal lets through."""
     stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
     return (kind for kind in KINDS if all(own.admits(node, kind) for node in stated))
+
+
+def _required_by_all(shapes: Iterable[ObjectShape]) -> frozenset[str]:
+    return frozenset.intersection(*(shape.required for shape in shapes))
 
 
 def _joined(one: tuple[Any, ...], other: tuple[Any, ...], top: Any) -> tuple[Any, ...]:

@@ -4,93 +4,227 @@ An upper bound from the keywords alone. Where it is small nothing has to be expa
 schema stays within its limit. Knows keywords and terms, no sets.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keywords import same_key, types_of
+from radixgen.grammars.json_keywords import (
+    admits,
+    are_few_differences,
+    constants,
+    required_names,
+    same_key,
+    types_of,
+)
 from radixgen.grammars.json_shapes import Goal
-from radixgen.grammars.json_terms import Term, hides_siblings, terms
+from radixgen.grammars.json_terms import INCLUDING, Term, hides_siblings, terms
 
 MANY = 100  # above this the alternatives are worked out; far below json_algebra.MAX_SHAPES
-_FAILING = ("required", "properties", "patternProperties", "prefixItems")
+CAP = MANY * MANY
+MAX_INCLUDED = 16  # schemas that one includes by allOf and $ref, and that are looked at with it
+# The keywords by which an object, or an array, can fail a schema, in so many ways each as their
+# value has parts; the others in one way.
+_FAILING_BY_PART = {
+    "object": ("required", "properties", "patternProperties"),
+    "array": ("prefixItems",),
+}
+_FAILING = {
+    "object": ("additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+    "array": ("additionalItems", "contains", "minContains", "maxContains", "minItems", "maxItems"),
+}
 
 
-def alternatives(node: Schema, sign: bool = True) -> int:
-    """At most so many shapes satisfy the schema, or with `sign` False fail it; capped."""
-    known = node.memo.get(("bound", sign))
+def alternatives(node: Schema) -> int:
+    """At most so many shapes for objects, or for arrays, satisfy a schema; capped."""
+    return max(_by_itself(node, "object"), _by_itself(node, "array"))
+
+
+def _by_itself(node: Schema, kind: str) -> int:
+    return _shapes(node, kind, True, node if terms(node) else None)
+
+
+def _shapes(node: Schema, kind: str, sign: bool, within: Schema | None = None) -> int:
+    """At most so many shapes of a kind satisfy a schema, or with `sign` False fail it.
+
+    `within`: what is worked out at once, and includes the schema.
+    """
+    key = ("bound", kind, sign, within)
+    known: int | None = node.memo.get(key)
     if known is None:
-        node.memo["bound", sign] = MANY * MANY  # if it is asked for again below itself
-        known = node.memo["bound", sign] = min(_count(node, sign), MANY * MANY)
-    return int(known)
+        node.memo[key] = CAP  # if it is asked for again below itself
+        known = node.memo[key] = min(_count(node, kind, sign, within), CAP)
+    return known
 
 
-def _count(node: Schema, sign: bool) -> int:
-    parts = [_term(term, sign) for term in terms(node)]
+def _count(node: Schema, kind: str, sign: bool, within: Schema | None) -> int:
     if hides_siblings(node):
-        return parts[0]
-    listed = [v for v in node.value.get("enum", ()) if isinstance(v, dict | list)]
-    if sign:
-        return max(len(listed), 1) * prod(parts)
-    failures = sum(len(node.value.get(keyword, ())) for keyword in _FAILING) + 4
-    return (failures + (MANY if listed or "const" in node.value else 0)) + sum(parts)
+        return _term(terms(node)[0], kind, sign, within)
+    if not admits(node, kind):
+        return int(not sign)
+    listed = constants(node, kind)
+    if not sign:
+        own = _failures(node, kind, listed)
+        return own + sum(_term(term, kind, False, None) for term in terms(node))
+    number = 1 if listed is None else len(listed)
+    if number:
+        # Those that come to nothing are not worked out first.
+        number *= prod(max(_term(term, kind, True, within), 1) for term in terms(node))
+    return number
 
 
-def _term(term: Term, sign: bool) -> int:
+def _failures(node: Schema, kind: str, listed: list[tuple[str, Any]] | None) -> int:
+    """In how many ways values can fail a schema's own keywords."""
+    value = node.value
+    number = sum(keyword in value for keyword in _FAILING[kind])
+    number += sum(len(value.get(keyword, ())) for keyword in _FAILING_BY_PART[kind])
+    if kind == "array" and "items" in value:
+        number += len(value["items"]) if isinstance(value["items"], list) else 1
+    if listed is not None:
+        few = are_few_differences(v for _, v in listed)
+        number += prod(2 * len(v) + 2 for _, v in listed) if few else 1
+    return number
+
+
+def _term(term: Term, kind: str, sign: bool, within: Schema | None) -> int:
     match term:
-        case ("allOf" | "anyOf", nodes):
-            counts = [alternatives(node, sign) for node in nodes]
-            return prod(counts) if (term[0] == "allOf") == sign else sum(counts)
+        case ("allOf", nodes):
+            counts = [_shapes(node, kind, sign, within) for node in nodes]
+            return prod(max(count, 1) for count in counts) if sign else sum(counts)
+        case ("anyOf", nodes) if sign:
+            return sum(_by_itself(node, kind) for node in nodes)
+        case ("anyOf", nodes):
+            return prod(_shapes(node, kind, False) for node in nodes)
         case ("oneOf", nodes):
-            return _one_of(nodes) if sign else _not_one_of(nodes)
+            return _one_of(nodes, kind, within) if sign else _not_one_of(nodes, kind)
         case ("not", node):
-            return alternatives(node, not sign)
+            return _shapes(node, kind, not sign)
         case ("if", test, then, other):
-            if_so = alternatives(test) * alternatives(then, sign)
-            return if_so + alternatives(test, False) * alternatives(other, sign)
+            if_so = _by_itself(test, kind) * _shapes(then, kind, sign)
+            return if_so + _shapes(test, kind, False) * _shapes(other, kind, sign)
+        case ("dependencies", *_) if kind == "array":
+            return int(sign)
         case ("dependencies", _, _, Schema() as then):
-            return sign + alternatives(then, sign)
+            return sign + _shapes(then, kind, sign)
         case ("dependencies", _, _, names):
             return 2 if sign else len(names)
         case ("looks", _):
-            return 1
-    return alternatives(term[1], sign)  # a reference
+            return int(sign)
+    return _shapes(term[1], kind, sign, within)  # a reference
 
 
-def _one_of(nodes: list[Schema]) -> int:
-    total = 0
-    for node in nodes:
-        others = (other for other in nodes if other is not node and not apart(node, other))
-        total += alternatives(node) * prod(alternatives(other, False) for other in others)
-        if total >= MANY * MANY:  # whatever the others add
-            break
-    return total
+def _one_of(nodes: list[Schema], kind: str, within: Schema | None) -> int:
+    """Each schema, and the ways to fail those that it is not known to be apart from."""
+    numbers = [_by_itself(node, kind) for node in nodes]
+    if all_apart(nodes, kind, () if within is None else _look(within).required):
+        return sum(numbers)
+    some = [index for index, number in enumerate(numbers) if number]
+    for place, first in enumerate(some):
+        for other in some[:place]:
+            if not apart(nodes[first], nodes[other], kind, within):
+                numbers[first] *= _shapes(nodes[other], kind, False)
+                numbers[other] *= _shapes(nodes[first], kind, False)
+                if numbers[first] >= CAP:  # whatever the others add
+                    return CAP
+    return sum(numbers)
 
 
-def _not_one_of(nodes: list[Schema]) -> int:
-    none = prod(alternatives(node, False) for node in nodes)
-    return none + sum(alternatives(node) for node in nodes) ** 2
+def _not_one_of(nodes: list[Schema], kind: str) -> int:
+    none = prod(_shapes(node, kind, False) for node in nodes)
+    return none + sum(_by_itself(node, kind) for node in nodes) ** 2
+
+
+# --- what a look at two schemas shows ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a look at a schema shows: the kinds of its values, and, where these are objects alone,
-    the values that it lists for required members."""
+    """What a schema says, with those that it includes: the kinds of its values, the names that
+    objects need. `listed`: the values that it lists for members, as far as they were asked for."""
 
+    parts: list[Schema]
     kinds: frozenset[str] | None
-    listed: dict[str, frozenset[Any]] | None
+    required: frozenset[str]
+    listed: dict[str, frozenset[Any] | None]
 
 
-def apart(one: Schema, other: Schema) -> bool:
-    """Whether two schemas plainly have no value in common: by type, or by a required constant."""
+def apart(one: Schema, other: Schema, kind: str, within: Schema | None = None) -> bool:
+    """Whether two schemas plainly have no value of a kind in common: by their types, or by the
+    values that they list for a member which one of them, or `within`, requires."""
     ours, theirs = _look(one), _look(other)
-    if ours.kinds and theirs.kinds and ours.kinds.isdisjoint(theirs.kinds):
+    if ours.kinds is not None and theirs.kinds is not None and ours.kinds.isdisjoint(theirs.kinds):
         return True
-    if not ours.listed or not theirs.listed:
+    if kind != "object":
         return False
-    known = theirs.listed
-    return any(n in known and found.isdisjoint(known[n]) for n, found in ours.listed.items())
+    if any(_differ(name, ours, theirs) for name in ours.required | theirs.required):
+        return True
+    return within is not None and any(_differ(n, ours, theirs) for n in _look(within).required)
+
+
+def all_apart(nodes: Sequence[Schema], kind: str, needed: Iterable[str]) -> bool:
+    """Whether each of some schemas is plainly apart from all others, by one member that is among
+    `needed` or that all of them require: seen without comparing each with each."""
+    if kind != "object":
+        return False
+    looks = [_look(node) for node in nodes]
+    for name in frozenset.intersection(*(look.required for look in looks)).union(needed):
+        values = [found for look in looks if (found := _values(look, name)) is not None]
+        if len(values) == len(nodes):
+            return sum(map(len, values)) == len(frozenset().union(*values))
+    return False
+
+
+def _differ(name: str, one: _Look, other: _Look) -> bool:
+    values = _values(one, name)
+    others = None if values is None else _values(other, name)
+    return values is not None and others is not None and values.isdisjoint(others)
+
+
+def _values(look: _Look, name: str) -> frozenset[Any] | None:
+    """The values that are listed for the member of that name; None without."""
+    if name in look.listed:
+        return look.listed[name]
+    found: frozenset[Any] | None = None
+    for part in look.parts:
+        if name in (part.get("properties") or ()):
+            values = _listed(part.named("properties")[name])
+            found = values if found is None or values is None else found & values
+    look.listed[name] = found
+    return found
+
+
+def _look(node: Schema) -> _Look:
+    found: _Look | None = node.memo.get("look")
+    if found is None:
+        parts = _included(node) if terms(node) else [node]
+        required = frozenset().union(*map(required_names, parts))
+        found = node.memo["look"] = _Look(parts, _kinds(parts), required, {})
+    return found
+
+
+def _kinds(nodes: list[Schema]) -> frozenset[str] | None:
+    """The kinds that all of some schemas state; None where none of them does."""
+    found: frozenset[str] | None = None
+    for node in nodes:
+        types = types_of(node)
+        if types is not None:
+            known = frozenset("number" if name == "integer" else name for name in types)
+            found = known if found is None else found & known
+    return found
+
+
+def _included(node: Schema) -> list[Schema]:
+    """A schema and those that it includes by allOf and $ref: some of them, if there are many."""
+    found = {node: None}
+    waiting = [node]
+    while waiting and len(found) < MAX_INCLUDED:
+        for keyword, *what in terms(waiting.pop()):
+            if keyword in INCLUDING:
+                more = [n for n in (what[0] if keyword == "allOf" else what) if n not in found]
+                found.update(dict.fromkeys(more))
+                waiting += more
+    return [n for n in found if not hides_siblings(n)]
 
 
 def are_unlike(wanted: Goal) -> bool:
@@ -109,35 +243,17 @@ def _listed(node: Schema) -> frozenset[Any] | None:
     """The values that a schema lists, by themselves or by what it refers to; None without."""
     known = node.memo.get("listed", node)
     if known is node:
-        known = node.memo["listed"] = _listed_by(_target(node).value)
+        known = node.memo["listed"] = _find_listed(_target(node).value)
     found: frozenset[Any] | None = known
     return found
 
 
-def _listed_by(value: dict[str, Any]) -> frozenset[Any] | None:
+def _find_listed(value: dict[str, Any]) -> frozenset[Any] | None:
     if "$ref" in value:
         return None
     if "const" in value:
         return frozenset((same_key(value["const"]),))
-    return frozenset(map(same_key, value["enum"])) if isinstance(value.get("enum"), list) else None
-
-
-def _look(node: Schema) -> _Look:
-    found: _Look | None = node.memo.get("look")
-    if found is None:
-        meant = _target(node)
-        types = types_of(meant)
-        listed = _find_constants(meant) if _only_objects(types) else None
-        found = node.memo["look"] = _Look(_kinds(types) if types else None, listed)
-    return found
-
-
-def _kinds(types: frozenset[str]) -> frozenset[str]:
-    return frozenset("number" if name == "integer" else name for name in types)
-
-
-def _only_objects(types: frozenset[str] | None) -> bool:
-    return types == frozenset(("object",))
+    return frozenset(map(same_key, value["enum"])) if "enum" in value else None
 
 
 def _target(node: Schema) -> Schema:
@@ -147,17 +263,3 @@ def _target(node: Schema) -> Schema:
             break
         node = node.document.resolve(node)
     return node
-
-
-def _find_constants(node: Schema) -> dict[str, frozenset[Any]]:
-    """The values that a schema lists for required members."""
-    found: dict[str, frozenset[Any]] = {}
-    required, known = node.get("required"), node.get("properties")
-    if not isinstance(required, list) or not isinstance(known, dict):
-        return found
-    for name in required:
-        stated = known.get(name)
-        listed = _listed_by(stated) if isinstance(stated, dict) else None
-        if listed is not None:
-            found[name] = listed
-    return found

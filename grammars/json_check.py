@@ -12,7 +12,6 @@ from typing import Any
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.formats import is_known
-from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import LATEST, Document, Schema
 from radixgen.grammars.json_source import shown
 from radixgen.grammars.regex import parse
@@ -20,7 +19,6 @@ from radixgen.grammars.regex import parse
 MAX_SCHEMAS = 100_000
 MAX_COUNT = 10**9  # of characters, items or members
 MAX_DIGITS = 80  # of a divisor or a bound: each is a level of the grammar
-FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
 
@@ -61,46 +59,22 @@ class Checker:
         self._notes = notes
         self._formats = formats
         self._waiting: list[Schema] = []
-        self._steps: list[tuple[Schema, list[Schema]]] = []  # a schema, and what it leads to
-        self._hard: list[Schema] = []
-        self._combining: list[Schema] = []
 
-    def run(self) -> None:
-        """Check everything that the root reaches."""
-        seen = {self._document.true, self._document.false}
+    def run(self) -> dict[Schema, list[Schema]]:
+        """Check everything that the root reaches: each schema with those that it leads to."""
+        found: dict[Schema, list[Schema]] = {}
+        trivial = (self._document.true, self._document.false)
         waiting = self._waiting
         waiting.append(self._document.root)
         while waiting:
             node = waiting.pop()
-            if node in seen:
+            if node in found or node in trivial:
                 continue
-            seen.add(node)
-            if len(seen) > MAX_SCHEMAS:
+            if len(found) >= MAX_SCHEMAS:
                 raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
             size = len(waiting)
             self._check(node)
-            if not _HARD.isdisjoint(node.value) or _has_many_patterns(node.value):
-                self._hard.append(node)
-            elif not _COMBINING.isdisjoint(node.value):
-                self._combining.append(node)
-            if len(waiting) > size:
-                self._steps.append((node, waiting[size:]))
-
-    def hard(self) -> set[Schema]:
-        """The schemas that reach one whose enforceability shows only when it is worked out."""
-        found: set[Schema] = set()
-        waiting = self._hard + [node for node in self._combining if alternatives(node) > MANY]
-        if not waiting:
-            return found
-        before: dict[Schema, list[Schema]] = {}  # what leads to a schema
-        for node, inner in self._steps:
-            for one in inner:
-                before.setdefault(one, []).append(node)
-        while waiting:
-            node = waiting.pop()
-            if node not in found:
-                found.add(node)
-                waiting.extend(before.get(node, ()))
+            found[node] = waiting[size:]
         return found
 
     def _check(self, node: Schema) -> None:
@@ -289,10 +263,6 @@ class Checker:
         self._leave_out(node, keyword)
 
 
-def _has_many_patterns(value: dict[str, Any]) -> bool:
-    return "patternProperties" in value and len(value["patternProperties"]) > FEW_PATTERNS
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
@@ -317,18 +287,6 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
-# Keywords that may turn out to be of no regular kind.
-_HARD = frozenset(
-    (
-        "uniqueItems",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "minProperties",
-        "maxProperties",
-    )
-)
-# Keywords whose combination may turn out to need too many alternatives.
-_COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",

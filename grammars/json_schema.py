@@ -25,6 +25,7 @@ from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_hard import hard
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import goal
 from radixgen.grammars.json_values import Values
@@ -83,10 +84,9 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
 
 def _root(document: Document, checker: Checker, values: Values) -> Node:
     """Check everything, refuse what has to be refused, and make the grammar of the root."""
-    checker.run()
-    root, hard = goal(document.root), checker.hard()
-    if document.root in hard:
-        values.explore(root, hard)
+    root, found = goal(document.root), hard(checker.run())
+    if document.root in found:
+        values.explore(root, found)
     node = values.value(root)
     if not is_productive(node):
         raise InvalidGrammar("no value satisfies the schema", "#")

@@ -5,6 +5,7 @@ from typing import Any
 
 from radixgen.grammars.json_document import LATEST, Schema
 
+INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))  # all of it holds
 Term = tuple[Any, ...]  # the keyword, then its parts
 
 

@@ -5,13 +5,21 @@ import json
 from typing import Any
 
 import pytest
+from helpers import recognised
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_algebra, json_counts
+from radixgen.grammars.expr import RuleSet
 from radixgen.grammars.json_algebra import Algebra
-from radixgen.grammars.json_bounds import apart, are_unlike
+from radixgen.grammars.json_bounds import MANY, alternatives, apart, are_unlike
+from radixgen.grammars.json_check import Checker, Notes
 from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_hard import hard
 from radixgen.grammars.json_proofs import Proofs
+from radixgen.grammars.json_schema import compile_schema
 from radixgen.grammars.json_shapes import Goal, goal
 from radixgen.grammars.json_texts import Texts
 
@@ -53,8 +61,9 @@ def test_what_is_apart_or_unlike_has_no_common_value(monkeypatch: pytest.MonkeyP
     document = _document(SCHEMAS)
     parts = _parts(document)
     pairs = list(itertools.combinations_with_replacement(parts, 2))
-    seen = [(apart(*pair), are_unlike(frozenset((node, True) for node in pair))) for pair in pairs]
-    assert all(apart(b, a) == found for (a, b), (found, _) in zip(pairs, seen, strict=True))
+    seen = [(apart(*pair, "object"), are_unlike(goal(pair[0]) | goal(pair[1]))) for pair in pairs]
+    for (one, other), (are_apart, _) in zip(pairs, seen, strict=True):
+        assert apart(other, one, "object") == are_apart
     monkeypatch.setattr(json_algebra, "are_unlike", lambda wanted: False)
     algebra = Algebra(_document(SCHEMAS), _ignore, True)
     fresh = _parts(algebra.document)
@@ -62,7 +71,9 @@ def test_what_is_apart_or_unlike_has_no_common_value(monkeypatch: pytest.MonkeyP
         itertools.combinations_with_replacement(fresh, 2), seen, strict=True
     ):
         both: Goal = goal(one) | goal(other)
-        assert not any(answers) or algebra.never(both), (one.value, other.value)
+        are_apart, unlike = answers
+        assert not are_apart or not algebra.goal_set(both, "object"), (one.value, other.value)
+        assert not unlike or algebra.never(both), (one.value, other.value)
     assert sum(a for a, _ in seen) > 10
     assert sum(u for _, u in seen) > 10
 
@@ -101,3 +112,112 @@ def test_a_look_never_counts_less_than_the_texts(monkeypatch: pytest.MonkeyPatch
     counted = counts()
     assert looked == [100, 14, 100, 100, 94, 3, 100, 1, 0, 100]
     assert all(a >= b for a, b in zip(looked, counted, strict=True))
+
+
+def _beside(parts: tuple[Any, Any]) -> Any:
+    """The keywords of both in one schema."""
+    one, other = parts
+    return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
+
+
+def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    few = st.lists(inner, min_size=1, max_size=4)
+    return st.one_of(
+        st.tuples(st.sampled_from(("allOf", "anyOf", "oneOf")), few).map(lambda p: {p[0]: p[1]}),
+        inner.map(lambda part: {"not": part}),
+        st.tuples(inner, inner, inner).map(lambda p: {"if": p[0], "then": p[1], "else": p[2]}),
+        inner.map(lambda part: {"dependentSchemas": {"k": part}}),
+        st.tuples(inner, inner).map(_beside),
+    )
+
+
+LEAVES: list[Any] = [
+    *SCHEMAS[3:],
+    {"required": ["k", "m"]},
+    {"items": {"type": "string"}, "minItems": 1},
+    {"prefixItems": [{"const": 1}, True], "maxItems": 3},
+    {"contains": {"const": 1}, "maxContains": 2},
+    {"type": "object", "additionalProperties": False, "maxProperties": 2},
+    {"patternProperties": {"^a": {"type": "string"}}},
+    {"propertyNames": {"maxLength": 3}, "minProperties": 1},
+    {"dependentRequired": {"k": ["m", "n"]}},
+    {"enum": [{"k": 1}, {"k": 2, "m": [1]}, [1, 2]]},
+    True,
+    False,
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.recursive(st.sampled_from(LEAVES), _combined, max_leaves=8))
+def test_there_are_no_more_shapes_than_the_bound(schema: Any) -> None:
+    document = Document(json.dumps({"$defs": NAMED, "allOf": [schema]}))
+    algebra = Algebra(document, _ignore, True)
+    try:
+        shapes = [len(algebra.evaluate(document.root, kind)) for kind in ("object", "array")]
+    except AssertionError:  # too many
+        shapes = [json_algebra.MAX_SHAPES]
+    assert max(shapes) <= alternatives(document.root)
+
+
+def _is_hard(schema: Any) -> bool:
+    document = Document(json.dumps(schema))
+    return document.root in hard(Checker(document, _ignore, Notes(), True).run())
+
+
+def test_what_cannot_be_refused_is_not_worked_out_beforehand() -> None:
+    tagged = [
+        {"type": "object", "properties": {"kind": {"const": i}, "x": {"const": i}}}
+        for i in range(20)
+    ]
+    easy: list[Any] = [
+        {"minProperties": 1},
+        {"maxProperties": 5},
+        {"uniqueItems": False},
+        {"type": "object", "required": ["kind"], "allOf": [{"oneOf": tagged}]},
+        {"oneOf": [{**one, "required": ["kind"]} for one in tagged]},
+        {"type": "string", "oneOf": [{"enum": [str(i)]} for i in range(50)]},
+        {"anyOf": [{"type": "object", "required": [f"k{i}"]} for i in range(MANY)]},
+    ]
+    for schema in easy:
+        assert not _is_hard(schema), schema
+        assert not _is_hard({"properties": {"a": {"items": schema}}}), schema
+    others: list[Any] = [
+        {"minProperties": 2},
+        {"not": {"properties": {"a": {"maxProperties": 5}}}},
+        {"uniqueItems": True},
+        {"unevaluatedProperties": False},
+        {"oneOf": tagged},
+        {"anyOf": [{"type": "object", "required": [f"k{i}"]} for i in range(MANY + 1)]},
+        {"patternProperties": {f"^{letter}": True for letter in "abcdefg"}},
+    ]
+    for schema in others:
+        assert _is_hard(schema), schema
+        assert _is_hard({"properties": {"a": {"items": schema}}}), schema
+
+
+def test_a_negated_bound_is_refused_at_once() -> None:
+    schema = {"properties": {"a": {"type": "object", "not": {"maxProperties": 5}}}}
+    with pytest.raises(InvalidGrammar, match="minProperties cannot be enforced"):
+        compile_schema(json.dumps(schema), {}, RuleSet())
+
+
+def test_alternatives_told_apart_at_once_are_those_told_apart_by_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tagged = [
+        {"properties": {"kind": {"enum": [i, str(i)]}, f"x{i}": {"const": i}}} for i in range(4)
+    ]
+    schema = {
+        "type": "object",
+        "required": ["kind"],
+        "allOf": [{"oneOf": tagged}, {"required": ["x1"]}],
+    }
+    members = [{"kind": k, "x1": x} for k in (0, 1, "1", 2, "9") for x in (1, 2)]
+    texts = [json.dumps(value, separators=(",", ":")) for value in (*members, {"x1": 1})]
+    options = {"whitespace": "compact"}
+    looked = recognised(compile_schema(json.dumps(schema), options, RuleSet()), texts)
+    monkeypatch.setattr(json_algebra, "all_apart", lambda *_: False)
+    monkeypatch.setattr(json_algebra, "are_apart", lambda *_: False)
+    monkeypatch.setattr(json_algebra, "are_unlike", lambda wanted: False)
+    assert recognised(compile_schema(json.dumps(schema), options, RuleSet()), texts) == looked
+    assert looked == [True, True, True, False, True, False, True, True, False, False, False]

@@ -1,0 +1,132 @@
+"""Which schemas have to be worked out before any text is read, to know that they can be enforced.
+
+Most cannot be refused, whatever they are combined with. Knows keywords and terms, no sets.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from radixgen.grammars.json_bounds import MANY, alternatives
+from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_terms import INCLUDING, hides_siblings, terms
+
+FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
+Steps = Mapping[Schema, Sequence[Schema]]  # schemas, each with those that it leads to
+
+# Keywords that may turn out to be of no regular kind, and those that combine schemas, which may
+# turn out to need too many alternatives.
+_MAYBE = frozenset(
+    ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
+)
+_COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
+_MORE = _COMBINING | INCLUDING | {"enum"}
+_MORE_THAN_CHOICE = _MORE - {"anyOf"}
+# Those whose schemas may be asked to fail.
+_FAILING = ("not", "if", "anyOf", "oneOf", "contains")
+
+
+def hard(steps: Steps) -> set[Schema]:
+    """The schemas that reach one whose enforceability shows only when it is worked out.
+
+    They are all read through `steps`, which has been checked.
+    """
+    found: set[Schema] = set()
+    waiting = _directly(steps)
+    if not waiting:
+        return found
+    before = _before(steps)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(before.get(node, ()))
+    return found
+
+
+def _directly(steps: Steps) -> list[Schema]:
+    """Those whose own keywords may be refused."""
+    found, bounded, combining = [], [], []
+    for node in steps:
+        value = node.value
+        if not _MAYBE.isdisjoint(value):
+            if _is_hard(value):
+                found.append(node)
+                continue
+            bounded.append(node)
+        if "patternProperties" in value and len(value["patternProperties"]) > FEW_PATTERNS:
+            found.append(node)
+        elif not _COMBINING.isdisjoint(value) and not _is_choice(node):
+            combining.append(node)
+    bounded = [node for node in bounded if node.value.get("maxProperties", 0) > 0]
+    if bounded:
+        failing = _failing(steps)
+        found += (node for node in bounded if node in failing)
+    if combining:
+        before = _before(steps)
+        alone = (node for node in combining if not _is_included(node, before.get(node, ())))
+        found += (node for node in alone if alternatives(node) > MANY)
+    return found
+
+
+def _is_choice(node: Schema) -> bool:
+    """Whether a look shows that a schema is a choice of few, as most that combine others are."""
+    value = node.value
+    if "anyOf" not in value or not _MORE_THAN_CHOICE.isdisjoint(value):
+        return False
+    return len(value["anyOf"]) <= MANY and all(map(_is_single, node.children("anyOf")))
+
+
+def _is_single(node: Schema) -> bool:
+    """Whether a schema, or what it refers to, plainly has one shape at most."""
+    if "$ref" not in node.value:
+        return _MORE.isdisjoint(node.value)
+    if not hides_siblings(node) and len(_MORE.intersection(node.value)) > 1:
+        return False
+    return _MORE.isdisjoint(node.document.resolve(node).value)
+
+
+def _is_hard(value: dict[str, Any]) -> bool:
+    """Whether the keywords may be refused in any context. One member more than those that have to
+    be there is never too many; an upper bound is one from below for what has to fail it."""
+    if value.get("uniqueItems") is True or value.get("minProperties", 0) > 1:
+        return True
+    return "unevaluatedItems" in value or "unevaluatedProperties" in value
+
+
+def _before(steps: Steps) -> dict[Schema, list[Schema]]:
+    """What leads to each schema."""
+    found: dict[Schema, list[Schema]] = {}
+    for node, inner in steps.items():
+        for one in inner:
+            found.setdefault(one, []).append(node)
+    return found
+
+
+def _failing(steps: Steps) -> set[Schema]:
+    """The schemas that something may be asked to fail."""
+    found: set[Schema] = set()
+    waiting: list[Schema] = []
+    for node in steps:
+        for keyword in () if hides_siblings(node) else _FAILING:
+            if keyword in node.value:
+                is_list = isinstance(node.value[keyword], list)
+                waiting += node.children(keyword) if is_list else [node.child(keyword)]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(steps.get(node, ()))
+    return found
+
+
+def _is_included(node: Schema, before: Sequence[Schema]) -> bool:
+    """Whether a schema stands in others only that include it, and so are combined with it."""
+    for other, number in Counter(before).items() if len(before) > 1 else ((b, 1) for b in before):
+        if INCLUDING.isdisjoint(other.value):
+            return False
+        included = [n for keyword, *what in terms(other) if keyword in INCLUDING for n in what]
+        flat = (n for one in included for n in (one if isinstance(one, list) else (one,)))
+        if sum(n is node for n in flat) < number:
+            return False
+    return bool(before)
