@@ -28,20 +28,29 @@ int rk_amx(void);
  * is read. */
 #define AMX_WRITTEN(p) __asm__ volatile("" ::"r"(p) : "memory")
 
-/* Registers 0 to 3, C, have `rows` rows of `c_bytes`; 4 and 5, A, as many of `a_bytes`; 6 and 7, B,
- * what meets them: 4 bytes of each output for each 4 of A. */
-INLINE void amx_shape(int rows, int a_bytes, int c_bytes) {
+typedef struct {
+    int rows, bytes; /* of a row */
+} amx_size;
+
+INLINE void amx_shapes(const amx_size *sizes) {
     struct {
         uint8_t palette, start, zeros[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } shape = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        shape.bytes[i] = (uint16_t)(i < 4 || i > 5 ? c_bytes : a_bytes);
-        shape.rows[i] = (uint8_t)(i < 6 ? rows : a_bytes / 4);
+        shape.bytes[i] = (uint16_t)sizes[i].bytes;
+        shape.rows[i] = (uint8_t)sizes[i].rows;
     }
     AMX_WRITTEN(&shape);
     _tile_loadconfig(&shape);
+}
+
+/* Registers 0 to 3, C, have `rows` rows of `c_bytes`; 4 and 5, A, as many of `a_bytes`; 6 and 7, B,
+ * what meets them: 4 bytes of each output for each 4 of A. */
+INLINE void amx_shape(int rows, int a_bytes, int c_bytes) {
+    amx_size c = {rows, c_bytes}, a = {rows, a_bytes}, b = {a_bytes / 4, c_bytes};
+    amx_shapes((amx_size[8]){c, c, c, c, a, a, b, b});
 }
 
 /* To register n from rows `stride` bytes apart. */

@@ -23,12 +23,26 @@
 /* Whether a call goes this way: the same for all calls over the same pages. */
 INLINE int takes_amx(const call *c) { return c->pairs && c->dim % 64 == 0 && rk_amx(); }
 
-INLINE void set_shape(space *s, int wide, int rows) {
-    int shape = 2 * rows + wide;
-    if (shape == s->shape) return;
-    s->shape = shape;
-    if (wide) amx_shape(rows, 64, 64);
-    else amx_shape(16, 64, 4 * rows);
+/* Many rows' scores and outputs: registers as amx.h tells. */
+INLINE void shape_many(space *s, int rows) {
+    if (s->shape == rows) return;
+    s->shape = rows;
+    amx_shape(rows, 64, 64);
+}
+
+/* Few rows': 0 and 1 have 16 keys' scores, 6 the turned query, 2 and 3 outputs, 7 weights; 4 and 5
+ * keys or values as they lie. A change of shapes would take longer than some keys. */
+INLINE void shape_few(space *s, int rows) {
+    if (s->shape == 32 + rows) return;
+    s->shape = 32 + rows;
+    amx_shapes((amx_size[8]){{16, 4 * FEW_ROWS}, {16, 4 * FEW_ROWS}, {rows, 64}, {rows, 64},
+                             {16, 64}, {16, 64}, {16, 4 * FEW_ROWS}, {rows, 64}});
+}
+
+/* The unit sleeps when it has had no product for some 300 ns, and takes as long to wake: a product
+ * for nothing in the midst of other work. Of registers that are set before they are used. */
+INLINE void stay_awake(const space *s) {
+    if (s->shape) _tile_dpbf16ps(0, 4, 6);
 }
 
 INLINE void amx_end(const space *s) {
@@ -60,7 +74,7 @@ static void scores_of_many(const call *c, space *s, int64_t rows, int64_t key) {
     for (int64_t r = 0; r < rows; r += 16) {
         const bf16 *query = (const bf16 *)s->query + r * c->dim;
         float *scores = s->scores + r * ROW + key;
-        set_shape(s, 1, rows - r < 16 ? (int)(rows - r) : 16);
+        shape_many(s, rows - r < 16 ? (int)(rows - r) : 16);
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
@@ -110,42 +124,62 @@ static void scores_of_few(const call *c, space *s, int64_t rows, int64_t key) {
     int64_t stride[4];
     for (int i = 0; i < 4; i++)
         keys[i] = rows_in_line(c, s, 16 * i, (char *)s->stage + 16 * i * c->row_bytes, stride + i);
-    set_shape(s, 0, FEW_ROWS);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t at = 0; at < c->row_bytes; at += 64) {
-        amx_load(6, s->turned + at / 4 * FEW_ROWS, 4 * FEW_ROWS);
-        amx_load(4, keys[0] + at, stride[0]);
-        _tile_dpbf16ps(0, 4, 6);
-        ask_for(s->ahead_of + 0, at);
-        amx_load(5, keys[1] + at, stride[1]);
-        _tile_dpbf16ps(1, 5, 6);
-        ask_for(s->ahead_of + 16, at);
-        amx_load(4, keys[2] + at, stride[2]);
-        _tile_dpbf16ps(2, 4, 6);
-        ask_for(s->ahead_of + 32, at);
-        amx_load(5, keys[3] + at, stride[3]);
-        _tile_dpbf16ps(3, 5, 6);
-        ask_for(s->ahead_of + 48, at);
+    shape_few(s, (int)rows);
+    for (int i = 0; i < 4; i += 2) {
+        float *to = made + 16 * FEW_ROWS * i;
+        _tile_zero(0);
+        _tile_zero(1);
+        for (int64_t at = 0; at < c->row_bytes; at += 64) {
+            amx_load(6, s->turned + at / 4 * FEW_ROWS, 4 * FEW_ROWS);
+            amx_load(4, keys[i] + at, stride[i]);
+            _tile_dpbf16ps(0, 4, 6);
+            ask_for(s->ahead_of + 16 * i, at);
+            amx_load(5, keys[i + 1] + at, stride[i + 1]);
+            _tile_dpbf16ps(1, 5, 6);
+            ask_for(s->ahead_of + 16 * i + 16, at);
+        }
+        _tile_stored(0, to, 4 * FEW_ROWS);
+        _tile_stored(1, to + 16 * FEW_ROWS, 4 * FEW_ROWS);
     }
-    _tile_stored(0, made, 4 * FEW_ROWS);
-    _tile_stored(1, made + 16 * FEW_ROWS, 4 * FEW_ROWS);
-    _tile_stored(2, made + 32 * FEW_ROWS, 4 * FEW_ROWS);
-    _tile_stored(3, made + 48 * FEW_ROWS, 4 * FEW_ROWS);
     for (int i = 0; i < 4; i++)
         turn_scores(made + 16 * FEW_ROWS * i, rows, s->scores + key + 16 * i);
 }
 
-static void amx_values(const call *c, space *s, int64_t rows, int64_t key) {
-    const char *values[4];
-    int64_t stride[4];
+/* The addresses of a step's 64 values, 16 at a time. */
+INLINE void values_in_line(const call *c, const space *s, const char **values, int64_t *stride) {
     for (int i = 0; i < 4; i++)
         values[i] = rows_in_line(c, s, 16 * i, (char *)s->stage + 16 * i * c->row_bytes, stride + i);
+}
+
+static void values_of_few(const call *c, space *s, int64_t rows, int64_t key) {
+    const char *values[4], *weights = (const char *)(s->scores + key);
+    int64_t stride[4];
+    values_in_line(c, s, values, stride);
+    shape_few(s, (int)rows);
+    for (int64_t d = 0; d < c->dim; d += 32) {
+        float *out = s->out + d;
+        amx_load(2, out, 4 * c->dim);
+        amx_load(3, out + 16, 4 * c->dim);
+        for (int i = 0; i < 4; i++) {
+            amx_load(4, values[i] + 2 * d, stride[i]);
+            amx_load(7, weights + 64 * i + 2, 4 * ROW);
+            _tile_dpbf16ps(2, 7, 4);
+            ask_for(s->ahead_of + 16 * i, 2 * d);
+            amx_load(7, weights + 64 * i, 4 * ROW);
+            _tile_dpbf16ps(3, 7, 4);
+        }
+        _tile_stored(2, out, 4 * c->dim);
+        _tile_stored(3, out + 16, 4 * c->dim);
+    }
+}
+
+static void values_of_many(const call *c, space *s, int64_t rows, int64_t key) {
+    const char *values[4];
+    int64_t stride[4];
+    values_in_line(c, s, values, stride);
     for (int64_t r = 0; r < rows; r += 16) {
         const char *weights = (const char *)(s->scores + r * ROW + key);
-        set_shape(s, 1, rows - r < 16 ? (int)(rows - r) : 16);
+        shape_many(s, rows - r < 16 ? (int)(rows - r) : 16);
         for (int64_t d = 0; d < c->dim; d += 64) {
             float *out = s->out + r * c->dim + d;
             amx_load(0, out, 4 * c->dim);
@@ -172,6 +206,11 @@ static void amx_values(const call *c, space *s, int64_t rows, int64_t key) {
     }
 }
 
+INLINE void amx_values(const call *c, space *s, int64_t rows, int64_t key) {
+    if (rows <= FEW_ROWS) values_of_few(c, s, rows, key);
+    else values_of_many(c, s, rows, key);
+}
+
 /* 32 outputs that lie apart, of them the first or the second 16 in order. */
 INLINE vf outputs_in_order(const float *from, int second) {
     const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -181,6 +220,7 @@ INLINE vf outputs_in_order(const float *from, int second) {
 #else
 INLINE int takes_amx(const call *c) { return (void)c, 0; }
 INLINE void amx_end(const space *s) { (void)s; }
+INLINE void stay_awake(const space *s) { (void)s; }
 INLINE void turn_query(const call *c, const space *s, int64_t rows) { (void)c, (void)s, (void)rows; }
 INLINE void scores_of_many(const call *c, space *s, int64_t rows, int64_t key) {
     (void)c, (void)s, (void)rows, (void)key;

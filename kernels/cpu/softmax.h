@@ -2,7 +2,7 @@
 #ifndef RK_SOFTMAX_H
 #define RK_SOFTMAX_H
 
-#include "stage.h"
+#include "amx_attention.h"
 
 #define SOFT_ROWS 3 /* that take turns, since each alone waits for its own results */
 
@@ -103,6 +103,7 @@ INLINE void soften_rows(const int rows, const call *c, space *s, int64_t r, int6
         shift[i] = vf_set(top == -INFINITY ? 0.0f : top);
         sum[i] = vf_set(0);
     }
+    stay_awake(s);
     for (int64_t key = 0; key < count; key += 32) {
         UNROLL
         for (int i = 0; i < rows; i++)
