@@ -125,7 +125,7 @@ typedef struct {                                      /* what follows a loop, me
     VEC(Counted) tokens;
 } Remainders;
 
-typedef struct {                                      /* the vocabulary as seen by one loop item */
+typedef struct Slice {                                /* the vocabulary as seen by one loop item */
     u8 usable, has_outside;
     u32 item, start;                                  /* start: the state that begins an item */
     u32 dearest;                                      /* bytes that may be left of an open item: of the
@@ -136,6 +136,9 @@ typedef struct {                                      /* the vocabulary as seen 
     u32 *by_count;                                    /* tokens inside the loop, by items touched */
     u32 *count_end;                                   /* [max_count + 1] ends in by_count */
     u32 *rows;                                        /* [max_count + 1] row of <= that many, or NONE */
+    const struct Slice *counted;                      /* of text before a mark: the slice that its tokens are
+                                                         counted in, if any, and */
+    u32 row;                                          /* its tokens */
     Exit *exits;                                      /* by their byte */
     u32 exit_end[257];                                /* exits of byte b: from [b] to [b + 1] */
     Remainders *remainders[256];                      /* what follows an exit with that byte */
@@ -388,7 +391,7 @@ int is_code(const Engine *e, u32 item);
 u32 try_outside(Engine *e, Slice *s, u32 state);
 u32 outside_record(Engine *e, Slice *s, u32 state);
 void keep_exits(Engine *e, Slice *s, const ExitList *exits);
-void keep_inside(Engine *e, Slice *s, const CountedList *inside);
+void keep_counts(Engine *e, Slice *s, const Slice *counted);
 u32 row_within(Engine *e, Slice *s, u32 count);
 u32 dearest_of(Engine *e, Slice *s);
 void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail);

@@ -70,81 +70,63 @@ static void note_both(Engine *e, Slice *s, u32 state) {
         if (step(e, state, byte) != DEAD) s->first.w[byte >> 6] |= 1ull << (byte & 63);
 }
 
-/* `inside`: where they are counted; NULL: they are not, and go to `hits`. Both have room for all. */
-static inline void note_token(Engine *e, CountedList *inside, u32 node, u32 count) {
-    if (e->trie.nodes[node].token < 0) return;
-    TOKENS_AT(&e->trie, node, k) {
-        if (inside) inside->p[inside->n++] = (Counted){k, count};
-        else e->hits.p[e->hits.n++] = k;
-    }
-}
-
-/* The tokens of a branch that stays in a state that a walk often stayed in; 0 if it does not. Of those
-   of one byte more, `per_byte` more items are touched. */
-static int sort_branch(Engine *e, Slice *s, Loops *loops, CountedList *inside, u32 node, u32 state, u32 touched,
-                       u32 per_byte) {
+/* Collect in `hits` the tokens of a branch that stays in a state that a walk often stayed in; 0 if it does
+   not. */
+static int sort_branch(Engine *e, Slice *s, Loops *loops, u32 node, u32 state) {
     const Trie *t = &e->trie;
     if (t->nodes[node].groups & ~groups_in(e, loops, state)) return 0;
     if (e->states.p[state].flags & S_ENDS && !loops->noted[state % NUM_LOOPS]) note_both(e, s, state);
     loops->noted[state % NUM_LOOPS] = 1;
-    u32 end = node + t->nodes[node].size, above = t->nodes[node].depth - 1;
-    u32 first = t->nodes[node].first, n = t->nodes[end].first - first;
-    if (!inside) {
-        memcpy(e->hits.p + e->hits.n, t->order + first, n * sizeof *t->order);
-        e->hits.n += n;
-        return 1;
-    }
-    TOKENS_IN(t, node, end, k)
-        inside->p[inside->n++] = (Counted){k, touched + per_byte * (token_length(t, k) - above)};
+    u32 first = t->nodes[node].first, n = t->nodes[node + t->nodes[node].size].first - first;
+    memcpy(e->hits.p + e->hits.n, t->order + first, n * sizeof *t->order);
+    e->hits.n += n;
     return 1;
 }
 
-/* One byte more of an item: its state, and how many were touched, doubled, plus one between two. */
-static void step_item(Engine *e, const Slice *item, u32 level, u32 byte) {
-    u32 next = step(e, e->item_path.p[level], byte), count = e->loop_count.p[level];
-    if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next);
-    u32 whole = (e->states.p[next].flags & S_ENDS) != 0;
-    e->item_path.p[level + 1] = whole ? item->start : next;
-    e->loop_count.p[level + 1] = ((count >> 1) + (count & 1)) << 1 | whole;
+/* How many items a text touches that is made of them. */
+static u32 items_in(Engine *e, const Slice *item, const u32 *text, u32 n) {
+    u32 state = item->start, count = 0, whole = 1;
+    for (u32 i = 0; i < n; i++) {
+        count += whole;
+        state = step(e, state, text[i]);
+        if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+        whole = (e->states.p[state].flags & S_ENDS) != 0;
+        if (whole) state = item->start;
+    }
+    return count;
 }
 
-/* Walk the whole trie. `item`: what the text before the mark is made of, counted; NULL: not counted. */
-static void sort_out(Engine *e, Slice *s, const Slice *item, CountedList *inside, ExitList *exits) {
+/* Walk the whole trie; the tokens that stay before the mark go to `hits`. `item`: what the text is made of,
+   counted at exits; NULL: not counted. */
+static void sort_out(Engine *e, Slice *s, const Slice *item, ExitList *exits) {
     const Trie *t = &e->trie;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
     e->met.n = 0;
     RESERVE(e, e->loop_path, t->max_depth + 2);
-    RESERVE(e, e->loop_count, t->max_depth + 2);
-    RESERVE(e, e->item_path, t->max_depth + 2);
-    if (inside) RESERVE(e, *inside, t->num_tokens);
-    else RESERVE(e, e->hits, t->num_tokens);
+    RESERVE(e, e->item_path, t->max_depth + 2); /* bytes */
+    RESERVE(e, e->hits, t->num_tokens);
     u32 mark = ++e->mark;
-    u64 single = item ? groups_to(e, item->start, state_of(e, LOOP_END)) : ~0ull;
     e->loop_path.p[0] = s->start;
-    e->item_path.p[0] = item ? item->start : DEAD;
-    e->loop_count.p[0] = 1;
     for (u32 i = 1; i < t->num_nodes;) {
         u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte, here = e->loop_path.p[level];
-        u32 next = step(e, here, byte), end = i + t->nodes[i].size, count = item ? e->loop_count.p[level] : 1;
+        u32 next = step(e, here, byte), end = i + t->nodes[i].size, before = e->hits.n;
         int ends = (e->states.p[here].flags & S_ENDS) != 0;
         e->steps++;
         if (next == DEAD) {
-            if (ends) PUSH(e, *exits, ((Exit){i, count >> 1}));
+            if (ends) PUSH(e, *exits, ((Exit){i, item ? items_in(e, item, e->item_path.p, level) : 0}));
             i = end;
             continue;
         }
         if (ends) s->first.w[byte >> 6] |= 1ull << (byte & 63);
-        u32 before = inside ? inside->n : e->hits.n;
-        int counts = count & 1 && !(t->nodes[i].groups & ~single);
-        if (next == here && counts && sort_branch(e, s, &loops, inside, i, next, count >> 1, item != NULL)) {
+        if (next == here && sort_branch(e, s, &loops, i, next)) {
             i = end;
         } else {
-            if (item) step_item(e, item, level, byte);
-            note_token(e, inside, i, item ? e->loop_count.p[level + 1] >> 1 : 0);
+            TOKENS_AT(t, i, k) e->hits.p[e->hits.n++] = k;
+            e->item_path.p[level] = byte;
             e->loop_path.p[level + 1] = next;
             i++;
         }
-        if (e->states.p[next].mark == mark || (inside ? inside->n : e->hits.n) == before) continue;
+        if (e->states.p[next].mark == mark || e->hits.n == before) continue;
         e->states.p[next].mark = mark;
         PUSH(e, e->met, next);
     }
@@ -163,15 +145,11 @@ static Slice *slice_before(Engine *e, u32 state, const Slice *item) {
     s->item = item ? item->item : EPS;
     s->start = state;
     s->usable = 1;
-    e->hits.n = e->inside.n = e->exits.n = 0;
-    sort_out(e, s, item, item ? &e->inside : NULL, &e->exits);
-    if (item) {
-        keep_inside(e, s, &e->inside);
-    } else {
-        s->rows = take(e, sizeof *s->rows);
-        s->rows[0] = add_hit_row(e);
-    }
+    e->hits.n = e->exits.n = 0;
+    sort_out(e, s, item, &e->exits);
+    s->row = add_hit_row(e);
     keep_exits(e, s, &e->exits);
+    keep_counts(e, s, item);
     e->states.p[state].slice = number;
     return s;
 }
@@ -228,12 +206,15 @@ static u32 without_bound(Engine *e, Node both, Slice **item, u32 *high) {
    those of which it is not known are tried. 0 where these are too many. */
 static int strike_long(Engine *e, Slice *s, u32 state, u32 high) {
     const Trie *t = &e->trie;
-    u32 most = high < s->max_count ? high : s->max_count, dearest = dearest_of(e, s);
+    const Slice *all = s->counted;
+    const u32 *inside = e->rows.p[s->row];
+    u32 most = high < all->max_count ? high : all->max_count, dearest = dearest_of(e, s), tried = 0;
     u32 sure = high > dearest ? high - dearest : 0;
     if (sure >= most) return 1;
-    if (s->count_end[most] - s->count_end[sure] > MAX_TRIED) return 0;
-    for (u32 i = s->count_end[sure]; i < s->count_end[most]; i++) {
-        u32 token = s->by_count[i], after = state;
+    for (u32 i = all->count_end[sure]; i < all->count_end[most]; i++) {
+        u32 token = all->by_count[i], after = state;
+        if (!(inside[token >> 5] >> (token & 31) & 1)) continue;
+        if (++tried > MAX_TRIED) return 0;
         for (u32 k = t->offset[token]; k < t->offset[token + 1] && after != DEAD; k++) after = step(e, after, t->bytes[k]);
         if (after == DEAD) PUSH(e, e->hits, token);
         else weigh(e, after);

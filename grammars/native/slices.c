@@ -61,7 +61,7 @@ void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
     for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.nodes[exits->p[i].node].byte]++] = exits->p[i];
 }
 
-void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
+static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
     for (u32 i = 0; i < inside->n; i++)
         if (inside->p[i].count > s->max_count) s->max_count = inside->p[i].count;
     s->by_count = take(e, inside->n * sizeof(u32));
@@ -99,13 +99,26 @@ int is_code(const Engine *e, u32 item) {
     return n.kind == K_SET || (n.slice && e->slices.p[n.slice - 1]->usable);
 }
 
+/* That what stays inside is counted as another slice has it, whose loop it is within too; NULL: not at all. */
+void keep_counts(Engine *e, Slice *s, const Slice *counted) {
+    s->counted = counted;
+    s->max_count = counted ? counted->max_count : 0;
+    s->rows = take(e, (s->max_count + 1) * sizeof(u32));
+    memset(s->rows, 0xFF, s->max_count * sizeof(u32));
+    s->rows[s->max_count] = s->row;
+}
+
 /* The row of the tokens that touch at most `count` items. */
 u32 row_within(Engine *e, Slice *s, u32 count) {
     if (count > s->max_count) count = s->max_count;
     if (s->rows[count] != NONE) return s->rows[count];
     u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
     memset(row, 0, words * sizeof *row);
-    for (u32 i = 0; i < s->count_end[count]; i++) row[s->by_count[i] >> 5] |= 1u << (s->by_count[i] & 31);
+    const Slice *all = s->counted ? s->counted : s;
+    for (u32 i = 0; i < all->count_end[count]; i++)
+        row[all->by_count[i] >> 5] |= 1u << (all->by_count[i] & 31);
+    if (s->counted)
+        for (u32 i = 0; i < words; i++) row[i] &= e->rows.p[s->row][i];
     s->rows[count] = add_row(e, row);
     give_back(e, row);
     return s->rows[count];
