@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
@@ -206,13 +207,18 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:
     """The node of a spec, by the front end of its kind. Raises InvalidGrammar."""
-    module, function = FRONT_ENDS[spec.kind]
-    front_end: Any = getattr(importlib.import_module(f"radixgen.grammars.{module}"), function)
     options = dict(spec.options)
     healed = options.pop(HEALED, "")
     if not isinstance(healed, str) or max(healed, default="") > "\xff":
         raise InvalidGrammar(
             f"the option {HEALED}={healed!r} is not bytes, written as Latin-1 text"
         )
-    node: Node = front_end(spec.source, options, rules)
+    node: Node = _front_end(spec.kind)(spec.source, options, rules)
     return concat(literal(healed.encode("latin-1")), node) if healed else node
+
+
+@cache
+def _front_end(kind: str) -> Any:
+    """The function of a kind, imported when it is first asked for."""
+    module, function = FRONT_ENDS[kind]
+    return getattr(importlib.import_module(f"radixgen.grammars.{module}"), function)

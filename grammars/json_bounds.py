@@ -188,7 +188,7 @@ def _values(look: _Look, name: str) -> frozenset[Any] | None:
     found: frozenset[Any] | None = None
     for part in look.parts:
         if name in (part.get("properties") or ()):
-            values = _listed(part.named("properties")[name])
+            values = _listed(part.member("properties", name))
             found = values if found is None or values is None else found & values
     look.listed[name] = found
     return found

@@ -213,9 +213,13 @@ class Checker:
         self._waiting.extend(node.children(keyword))
 
     def _named(self, node: Schema, keyword: str) -> None:
-        if not isinstance(node.value[keyword], dict):
+        value = node.value[keyword]
+        if not isinstance(value, dict):
             self._wrong(node, keyword, "an object of schemas")
-        self._waiting.extend(node.named(keyword).values())
+        at, waiting = self._document.at, self._waiting
+        for name, inner in value.items():
+            if not _is_leaf(inner):
+                waiting.append(at(inner, node, f"/{keyword}", name))
 
     def _patterned(self, node: Schema, keyword: str) -> None:
         self._named(node, keyword)
@@ -263,6 +267,14 @@ class Checker:
         self._leave_out(node, keyword)
 
 
+def _is_leaf(value: Any) -> bool:
+    """Whether a schema says no more than one type, as most do: right, and leads nowhere."""
+    if type(value) is not dict or not _LEAF.issuperset(value):
+        return False
+    stated = value.get("type")
+    return isinstance(stated, str) and stated in TYPES
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
@@ -287,6 +299,7 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
+_LEAF = frozenset(("type", "title", "description", "default", "examples"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",

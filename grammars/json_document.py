@@ -147,6 +147,10 @@ class Schema:
             self.memo[keyword] = found
         return found
 
+    def member(self, keyword: str, name: str) -> "Schema":
+        """The schema that a keyword names so."""
+        return self.document.at(self.value[keyword][name], self, f"/{keyword}", name)
+
     def prefix_items(self) -> list["Schema"]:
         """The schemas of the first items: `prefixItems`, or `items` as a list."""
         if isinstance(self.value.get("items"), list):

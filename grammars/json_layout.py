@@ -64,6 +64,8 @@ def layout(options: Mapping[str, Any]) -> Layout:
     and a colon, and before a closing bracket; that takes what printers of JSON write, indented or
     not. Separators given by name are fixed. Raises InvalidGrammar for anything else.
     """
+    if _NAMES.isdisjoint(options):
+        return _FLEXIBLE
     fixed = [_separator(options, name, mark) for name, mark in _MARKS.items()]
     kind = options.get("whitespace", "flexible")
     if any(fixed):
@@ -76,11 +78,17 @@ def layout(options: Mapping[str, Any]) -> Layout:
     most = options.get("max_whitespace", MAX_BLANKS)
     if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= 1000:
         raise InvalidGrammar(f"max_whitespace={most!r} is not a number from 0 to 1000")
+    return _flexible(most)
+
+
+def _flexible(most: int) -> Layout:
     blank = repeat(byte_set(b" \t\n\r"), 0, most)
     return Layout(blank, concat(literal(b","), blank), concat(literal(b":"), blank))
 
 
+_FLEXIBLE = _flexible(MAX_BLANKS)
 _MARKS = {"item_separator": ",", "key_separator": ":"}
+_NAMES = frozenset(("whitespace", "max_whitespace", *_MARKS))
 
 
 def _separator(options: Mapping[str, Any], name: str, mark: str) -> str | None:

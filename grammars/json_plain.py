@@ -88,7 +88,7 @@ def plain_object(
         context,
         names,
         required,
-        goal_of=lambda index: goal(node.named("properties")[names[index]]),
+        goal_of=lambda index: goal(node.member("properties", names[index])),
         end=(lambda: EMPTY) if is_never(rest) else behind_declared,
         sure=True,
         others=rest if context.productive(rest) else None,

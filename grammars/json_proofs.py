@@ -233,7 +233,7 @@ def _may_have(node: Schema, name: str) -> bool:
     if "patternProperties" in node.value:
         return False
     if name in (node.get("properties") or ()):
-        return has_value(node.named("properties")[name])
+        return has_value(node.member("properties", name))
     return "additionalProperties" not in node.value
 
 

@@ -34,6 +34,8 @@ Known = dict[Expr, bool]
 
 def is_productive(node: Node) -> bool:
     """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided."""
+    if isinstance(node, Rule) and node.productive:
+        return True
     if isinstance(node, Rule) and node.productive is None and _is_plain(node.body()):
         node.productive = True
         return True
