@@ -14,7 +14,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -70,6 +69,25 @@ class CompiledGrammar:
         return GrammarMatcher(self)
 
 
+class _Running:
+    """A compile that others may wait for; `done` is held until it has a result or an error."""
+
+    __slots__ = ("compiled", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.compiled: CompiledGrammar | None = None
+        self.error: BaseException | None = None
+
+    def result(self) -> CompiledGrammar:
+        with self.done:
+            if self.error is not None:
+                raise self.error
+            assert self.compiled is not None
+            return self.compiled
+
+
 class GrammarCompiler:
     """Compiles constraints for one vocabulary. Thread-safe.
 
@@ -89,7 +107,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._kept: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
         self._kept_bytes = 0
-        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
+        self._running: dict[GrammarSpec, _Running] = {}
         self._engine = self._fresh_engine()
         with_commas(vocabulary)  # looked up once, rather than within a text's first mask
 
@@ -104,12 +122,11 @@ class GrammarCompiler:
             if found is not None:
                 return found
             running = self._running.get(spec)
-            mine = running is None
             if running is None:
-                running = self._running[spec] = Future()
-        if mine:
-            self._run(spec, running)
-        return running.result()
+                mine = self._running[spec] = _Running()
+        if running is not None:
+            return running.result()
+        return self._run(spec, mine)
 
     def find(self, spec: GrammarSpec) -> CompiledGrammar | None:
         """The compiled grammar of a spec if it is in the cache."""
@@ -123,18 +140,19 @@ class GrammarCompiler:
         self._kept.move_to_end(spec)
         return found
 
-    def _run(self, spec: GrammarSpec, future: "Future[CompiledGrammar]") -> None:
+    def _run(self, spec: GrammarSpec, running: "_Running") -> CompiledGrammar:
         try:
-            compiled = self._compile(spec)
+            compiled = running.compiled = self._compile(spec)
+            with self._lock:
+                self._keep(spec, compiled)
+            return compiled
         except BaseException as error:
+            running.error = error
+            raise
+        finally:
             with self._lock:
                 del self._running[spec]
-            future.set_exception(error)
-            return
-        with self._lock:
-            del self._running[spec]
-            self._keep(spec, compiled)
-        future.set_result(compiled)
+            running.done.release()
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         if len(spec.source) > MAX_SOURCE:

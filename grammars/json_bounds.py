@@ -152,14 +152,20 @@ class _Look:
 def apart(one: Schema, other: Schema, kind: str, within: Schema | None = None) -> bool:
     """Whether two schemas plainly have no value of a kind in common: by their types, or by the
     values that they list for a member which one of them, or `within`, requires."""
-    ours, theirs = _look(one), _look(other)
-    if ours.kinds is not None and theirs.kinds is not None and ours.kinds.isdisjoint(theirs.kinds):
+    if differ_in_kind(one, other):
         return True
     if kind != "object":
         return False
+    ours, theirs = _look(one), _look(other)
     if any(_differ(name, ours, theirs) for name in ours.required | theirs.required):
         return True
     return within is not None and any(_differ(n, ours, theirs) for n in _look(within).required)
+
+
+def differ_in_kind(one: Schema, other: Schema) -> bool:
+    """Whether two schemas plainly have no value in common, by their types."""
+    ours, theirs = _look(one).kinds, _look(other).kinds
+    return ours is not None and theirs is not None and ours.isdisjoint(theirs)
 
 
 def all_apart(nodes: Sequence[Schema], kind: str, needed: Iterable[str]) -> bool:

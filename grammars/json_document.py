@@ -215,7 +215,7 @@ class Document:
             return self._trivial(value, parent, key, step)
         node = self._nodes.get(id(value))
         if node is None:
-            owner = self._owners.get(id(value)) or resource
+            owner = self._owners.get(id(value), resource) if self._owners else resource
             if owner is None:
                 assert parent is not None
                 owner = parent.resource

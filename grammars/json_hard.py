@@ -20,8 +20,8 @@ _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
-_MORE = _COMBINING | INCLUDING | {"enum"}
-_MORE_THAN_CHOICE = _MORE - {"anyOf"}
+_MORE = _COMBINING | INCLUDING | {"enum", "const"}
+_MORE_THAN_LISTS = _MORE - {"allOf", "anyOf", "oneOf"}
 # Those whose schemas may be asked to fail.
 _FAILING = ("not", "if", "anyOf", "oneOf", "contains")
 
@@ -56,7 +56,7 @@ def _directly(steps: Steps) -> list[Schema]:
             bounded.append(node)
         if "patternProperties" in value and len(value["patternProperties"]) > FEW_PATTERNS:
             found.append(node)
-        elif not _COMBINING.isdisjoint(value) and not _is_choice(node):
+        elif not _COMBINING.isdisjoint(value) and not _are_few(node):
             combining.append(node)
     bounded = [node for node in bounded if node.value.get("maxProperties", 0) > 0]
     if bounded:
@@ -69,12 +69,30 @@ def _directly(steps: Steps) -> list[Schema]:
     return found
 
 
-def _is_choice(node: Schema) -> bool:
-    """Whether a look shows that a schema is a choice of few, as most that combine others are."""
+def _are_few(node: Schema) -> bool:
+    """Whether a look shows that a schema has few alternatives, as most that combine others do."""
     value = node.value
-    if "anyOf" not in value or not _MORE_THAN_CHOICE.isdisjoint(value):
+    if not _MORE_THAN_LISTS.isdisjoint(value):
         return False
-    return len(value["anyOf"]) <= MANY and all(map(_is_single, node.children("anyOf")))
+    number = 1
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        if keyword in value:
+            parts = node.children(keyword)
+            if not all(map(_is_single, parts)):
+                return False
+            if keyword == "anyOf":
+                number *= len(parts)
+            elif keyword == "oneOf":
+                number *= len(parts) * max(map(_num_failures, parts)) ** (len(parts) - 1)
+    return number <= MANY
+
+
+def _num_failures(node: Schema) -> int:
+    """In how many ways, at most, values can fail what `_is_single` takes."""
+    said = [*node.value.values()]
+    if "$ref" in node.value:
+        said += node.document.resolve(node).value.values()
+    return sum(len(v) if isinstance(v, list | dict) else 1 for v in said) + 1
 
 
 def _is_single(node: Schema) -> bool:

@@ -10,17 +10,19 @@ from typing import Any
 
 from radixgen.grammars.formats import is_refused
 from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_bounds import differ_in_kind
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import (
     KINDS,
     admits,
     bounds,
     constants,
+    pattern,
     required_names,
 )
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_terms import hides_siblings
-from radixgen.grammars.text_emptiness import text_is_empty
+from radixgen.grammars.text_emptiness import is_boolean, text_is_empty
 
 
 class Proofs:
@@ -131,11 +133,9 @@ _HARD = frozenset(
     [
         "$dynamicRef",
         "$recursiveRef",
-        "pattern",
         "not",
         "if",
         "allOf",
-        "oneOf",
         "extends",
         "disallow",
         "dependencies",
@@ -161,6 +161,7 @@ SAYING = (
                 "enum",
                 "const",
                 "format",
+                "pattern",
                 "minLength",
                 "maxLength",
                 "required",
@@ -173,7 +174,7 @@ SAYING = (
                 "prefixItems",
                 "additionalItems",
             ),
-            *("minItems", "maxItems", "anyOf", "$ref", "multipleOf", "divisibleBy"),
+            *("minItems", "maxItems", "anyOf", "oneOf", "$ref", "multipleOf", "divisibleBy"),
         ]
     )
 )
@@ -190,18 +191,30 @@ def _has_value(node: Schema) -> bool:
     value = node.value
     if not _HARD.isdisjoint(value):
         return False
-    if "$ref" in value or "anyOf" in value:
+    if not _CHOOSING.isdisjoint(value):
         if len(SAYING.intersection(value)) > 1:
             return False
         if "$ref" in value:
             return has_value(node.document.resolve(node, "$ref"))
-        return any(map(has_value, node.children("anyOf")))
+        if "anyOf" in value:
+            return any(map(has_value, node.children("anyOf")))
+        return _has_one_of(node.children("oneOf"))
     if "enum" in value or "const" in value:
         return SAYING.intersection(value) <= _LISTING and _admits_some(node)
     stated = value.get("type", "null")
     return any(_of_type(node, t) for t in ([stated] if isinstance(stated, str) else stated))
 
 
+def _has_one_of(nodes: list[Schema]) -> bool:
+    """Whether one schema plainly has values, none of which the others have."""
+    return any(
+        has_value(node)
+        and all(at == index or differ_in_kind(node, other) for at, other in enumerate(nodes))
+        for index, node in enumerate(nodes)
+    )
+
+
+_CHOOSING = frozenset(("$ref", "anyOf", "oneOf"))
 _LISTING = frozenset(("type", "enum", "const"))
 
 
@@ -213,6 +226,8 @@ def _of_type(node: Schema, kind: str) -> bool:
         return open_side or bounds(value).holds(Fraction())  # zero is a multiple of everything
     if kind == "string":
         bounded = "minLength" in value or "maxLength" in value
+        if "pattern" in value:
+            return not bounded and "format" not in value and _is_found(value["pattern"])
         if "format" in value:
             return not bounded and not is_refused(value["format"])
         return not bounded or _in_order(value, "Length")
@@ -221,6 +236,12 @@ def _of_type(node: Schema, kind: str) -> bool:
     if kind == "array":
         return not value.get("minItems") or _has_items(node)
     return kind in ("null", "boolean")
+
+
+def _is_found(source: str) -> bool:
+    """Whether some text plainly has the pattern in it."""
+    found = pattern(source)
+    return found.finite is None and not is_boolean(found.expr)
 
 
 def _in_order(value: dict[str, Any], what: str) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars import json_algebra, json_counts
+from radixgen.grammars import json_algebra, json_counts, json_hard
 from radixgen.grammars.expr import RuleSet
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_bounds import MANY, alternatives, apart, are_unlike
@@ -18,7 +18,7 @@ from radixgen.grammars.json_check import Checker, Notes
 from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import hard
-from radixgen.grammars.json_proofs import Proofs
+from radixgen.grammars.json_proofs import Proofs, has_value
 from radixgen.grammars.json_schema import compile_schema
 from radixgen.grammars.json_shapes import Goal, goal
 from radixgen.grammars.json_texts import Texts
@@ -221,3 +221,43 @@ def test_alternatives_told_apart_at_once_are_those_told_apart_by_sets(
     monkeypatch.setattr(json_algebra, "are_unlike", lambda wanted: False)
     assert recognised(compile_schema(json.dumps(schema), options, RuleSet()), texts) == looked
     assert looked == [True, True, True, False, True, False, True, True, False, False, False]
+
+
+def test_what_plainly_has_a_value_has_one() -> None:
+    """`True` for what the sets show to have values; what they show to be empty is never so."""
+    schemas: list[Any] = [
+        {"type": "string", "pattern": "^a+$"},
+        {"type": "string", "pattern": "a^"},
+        {"type": "string", "pattern": "^(?!a)a"},
+        {"type": "string", "pattern": "a", "maxLength": 0},
+        {"oneOf": [{"type": "string", "pattern": "a"}, {"type": "null"}]},
+        {"oneOf": [{"type": "string"}, {"type": ["string", "null"]}]},
+        {"oneOf": [{"type": "string", "pattern": "b^"}, {"type": "null"}]},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}, {"enum": [1]}]},
+        {"oneOf": [True, True]},
+        {"oneOf": [{"type": "integer"}, True]},
+        {"oneOf": [{"type": "integer"}]},
+    ]
+    algebra = Algebra(_document(schemas), _ignore, True)
+    proofs = Proofs(algebra)
+    nodes = _parts(algebra.document)
+    looked = [has_value(node) for node in nodes]
+    assert looked == [True, *[False] * 3, True, False, True, *[False] * 3, True]
+    for node, plainly in zip(nodes, looked, strict=True):
+        assert not plainly or proofs._some(goal(node)) is True, node.value
+
+
+def test_few_alternatives_are_seen_to_be_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"type": "object", "required": ["a", "b"], "properties": {"a": {"type": "string"}}}
+    for number, keyword, is_few in (
+        (2, "oneOf", True),
+        (5, "oneOf", False),
+        (MANY, "anyOf", True),
+        (MANY + 1, "anyOf", False),
+        (300, "allOf", True),
+    ):
+        schema = {"items": {keyword: [one] * number}, "minItems": 1}
+        asked: list[int] = []
+        monkeypatch.setattr(json_hard, "alternatives", lambda node, n=asked: n.append(1) or 1)
+        _is_hard(schema)
+        assert not asked if is_few else asked, (number, keyword)
