@@ -5,7 +5,7 @@
  * vectors is to scale and to add these, group by group, as linear_packed.c and linear_wide.c do.
  * Both sides are laid out as one record a group:
  *
- *   inputs    16 or 8 rows of codes, of 16 bits first all high bytes, then all low; scales; sums
+ *   inputs    16, 12, 8 or 4 rows of codes, of 16 bits first all high bytes, then all low; scales; sums
  *   weights   code - zero, signed, 4 columns of 16 outputs to a row; scales; lows
  *   sums      of a group are stored by the matrix unit while those before are scaled
  *
@@ -26,34 +26,31 @@
 #define PAGE 4096
 #define MOST_STAGED (1 << 20) /* bytes of inputs at a time: they stay in a core's cache */
 
-/* Fewer than 16 rows, and up to 4 that are left over, are faster without. */
-int64_t rk_amx_rows(int64_t rows) {
-    if (rows < 16 || !rk_amx()) return 0;
-    return rows % 16 < 5 ? rows - rows % 16 : rows;
+/* Fewer rows are faster without, for groups of 16 columns give an instruction half as much to do; and
+ * so are one or two that are left over. */
+int64_t rk_amx_rows(int64_t rows, int64_t group) {
+    if (rows < (group == 16 ? 28 : 7) || !rk_amx()) return 0;
+    return rows > 16 && rows % 16 < 3 ? rows - rows % 16 : rows;
 }
 
-/* Some rows of one call: the last ones may be among those before, and are computed again. */
+/* Some rows of one call: as many as there are, and computed as `size`, a multiple of 4. */
 typedef struct {
-    int64_t row, rows;
+    int64_t row, rows, size;
 } span;
 
 static int64_t num_spans(int64_t rows) { return (rows + 15) / 16; }
 
 static span span_at(int64_t i, int64_t rows) {
-    int64_t size = rows - 16 * i <= 8 ? 8 : 16;
-    return (span){16 * i < rows - size ? 16 * i : rows - size, size};
+    int64_t left = rows - 16 * i < 16 ? rows - 16 * i : 16;
+    return (span){16 * i, left, (left + 3) / 4 * 4};
 }
 
-/* Tile registers: of 16 rows sums in 0 and 1, inputs in 4; of 8 rows sums in 2 and 3, inputs in 5;
- * weights in 6. */
-typedef struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_shapes;
-#define SHAPES(group)                                                                              \
-    {1, 0, {0}, {64, 64, 64, 64, group, group, 64}, {16, 16, 8, 8, 16, 8, group / 4}}
-static const tile_shapes shapes_16 = SHAPES(16), shapes_32 = SHAPES(32);
+/* Tile registers: of 16 rows sums in 0 and 1, inputs in 4; of fewer, those of the last span, sums in
+ * 2 and 3, inputs in 5; weights in 6. */
+static void shape(int fewer, int group) {
+    amx_size sums = {16, 64}, few = {fewer, 64};
+    amx_shapes((amx_size[8]){sums, sums, few, few, {16, group}, {fewer, group}, {group / 4, 64}});
+}
 
 /* Of a record's bytes the last 128 are two vectors of floats. They belong to the group that is scaled
  * while the record's codes are multiplied, LEAD before. */
@@ -130,6 +127,7 @@ INLINE void turn(const int rows, const int x_bits, const int odd, const char *x,
 /* Add a group's sums, scaled by the floats of two records. */
 INLINE void scale_sums(const int rows, const int x_bits, const int has_low, const int32_t *dots,
                        const float *x_scales, const float *scales, vf *sum) {
+    __asm__("" : "+r"(dots), "+r"(x_scales)); /* one register each: with two an operand is two steps */
     vf d = vf_load(scales), low = vf_load(scales + 16), above = vf_mul(d, vf_set(-MAGIC));
     UNROLL
     for (int r = 0; r < rows; r++) {
@@ -180,9 +178,12 @@ INLINE void stage_some(const int x_bits, const int has_low, const operands *a, i
     for (; a->from && g < end && g < a->groups; g++) stage(x_bits, has_low, a, g, poison);
 }
 
-/* 16 outputs for 16 or 8 rows; 0: they are wrong, for of the scales that were staged some are not
- * finite. In a ring, a record's scales lie where codes were 6 before. */
-INLINE int block(const int rows, const int x_bits, const int has_low, operands a, vf *result) {
+/* 16 outputs for up to 16 rows; 0: they are wrong, for of the scales that were staged some are not
+ * finite. In a ring, a record's scales lie where codes were 6 before. `staged`: the weights are
+ * records, which leaves little to do but to multiply and to scale. */
+INLINE int block(const int rows, const int x_bits, const int has_low, const int staged, operands a,
+                 vf *result) {
+    if (staged) a.from = NULL, a.once = 0;
     const int size = RECORD(x_bits), lead = LEAD(x_bits), tail = size - 128;
     const char *x = a.inputs;
     vf sum[16], poison = vf_set(0);
@@ -213,20 +214,18 @@ INLINE int block(const int rows, const int x_bits, const int has_low, operands a
 typedef int block_function(const operands *, vf *);
 #define BLOCK(rows, x_bits, has_low)                                                               \
     static int block_##rows##_##x_bits##_##has_low(const operands *a, vf *sum) {                   \
-        return block(rows, x_bits, has_low, *a, sum);                                              \
+        if (a->from) return block(rows, x_bits, has_low, 0, *a, sum);                              \
+        return block(rows, x_bits, has_low, 1, *a, sum);                                           \
     }
-BLOCK(8, 8, 0)
-BLOCK(8, 8, 1)
-BLOCK(8, 16, 0)
-BLOCK(8, 16, 1)
-BLOCK(16, 8, 0)
-BLOCK(16, 8, 1)
-BLOCK(16, 16, 0)
-BLOCK(16, 16, 1)
+#define BLOCKS(rows) BLOCK(rows, 8, 0) BLOCK(rows, 8, 1) BLOCK(rows, 16, 0) BLOCK(rows, 16, 1)
+BLOCKS(4)
+BLOCKS(8)
+BLOCKS(12)
+BLOCKS(16)
 /* By rows, bits of inputs, lows. */
-static block_function *const blocks[2][2][2] = {
-    {{block_8_8_0, block_8_8_1}, {block_8_16_0, block_8_16_1}},
-    {{block_16_8_0, block_16_8_1}, {block_16_16_0, block_16_16_1}}};
+#define NAMES(rows)                                                                                \
+    {{block_##rows##_8_0, block_##rows##_8_1}, {block_##rows##_16_0, block_##rows##_16_1}}
+static block_function *const blocks[4][2][2] = {NAMES(4), NAMES(8), NAMES(12), NAMES(16)};
 
 #define FORM(name, bits, group, has_low, half_scales, zero) {bits, group, has_low, half_scales, zero},
 static const struct {
@@ -266,7 +265,7 @@ static void stage_span(const int64_t *arg, span s, int x_bits, char *to) {
     const float *scales = PTR(float, 7) + s.row * groups, *sums = PTR(float, 8) + s.row * groups;
     const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i places = _mm512_mullo_epi32(counts, _mm512_set1_epi32((int)groups));
-    const __mmask16 some = s.rows == 16 ? 0xffff : 0xff;
+    const __mmask16 some = (__mmask16)((1 << s.rows) - 1); /* of further ones nothing is written */
     float *floats = (float *)(to + (LEAD(x_bits) + 1) * size - 128);
     for (int64_t g = 0; g < groups; g++, floats += size / 4) {
         vf_store(floats, _mm512_mask_i32gather_ps(vf_set(0), some, places, scales + g, 4));
@@ -297,7 +296,7 @@ static ahead part_ahead(const int64_t *arg, int64_t n, int64_t end, int64_t i, i
 static int outputs_of(const int64_t *arg, int x_bits, const operands *a, int64_t n, span s) {
     vf sum[16];
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
-    if (!blocks[s.rows == 16][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
+    if (!blocks[s.size / 4 - 1][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
     for (int64_t r = 0; r < s.rows; r++)
         put_outputs(sum[r], bias, PTR(void, 13), (s.row + r) * INT(15) + n * 16, INT(5) - n * 16,
                     (int)INT(14));
@@ -305,7 +304,8 @@ static int outputs_of(const int64_t *arg, int x_bits, const operands *a, int64_t
 }
 
 void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vectors *by_vectors) {
-    int64_t groups = INT(10) / INT(11), rows = rk_amx_rows(INT(9)), count = num_spans(rows), first, last;
+    int64_t groups = INT(10) / INT(11), rows = rk_amx_rows(INT(9), INT(11)), first, last;
+    int64_t count = num_spans(rows);
     int64_t bytes = ((groups + STAGED) * RECORD(x_bits) + PAGE - 1) / PAGE * PAGE;
     int64_t most = MOST_STAGED / bytes < 1 ? 1 : MOST_STAGED / bytes, tiles = (INT(5) + 15) / 16;
     int64_t soon = rk_share_ahead(t, tiles);
@@ -314,8 +314,7 @@ void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vect
     if (most > count) most = count;
     char *ring = rk_scratch(t, (size_t)(2 * RING + bytes * (1 + most)));
     char *weights = ring + RING, *inputs = weights + RING + bytes;
-    if (INT(11) == 16) _tile_loadconfig(&shapes_16);
-    else _tile_loadconfig(&shapes_32);
+    shape((int)span_at(count - 1, rows).size, (int)INT(11));
     for (int64_t from = 0; from < count; from += most) {
         int64_t end = from + most < count ? from + most : count;
         for (int64_t i = from; i < end && t->scratch_of != t->run; i++)
@@ -335,7 +334,7 @@ void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vect
     _tile_release();
 }
 #else
-int64_t rk_amx_rows(int64_t rows) { return (void)rows, 0; }
+int64_t rk_amx_rows(int64_t rows, int64_t group) { return (void)rows, (void)group, 0; }
 void rk_amx_linear(const int64_t *arg, rk_thread *t, int x_bits, rk_tile_by_vectors *by_vectors) {
     (void)arg, (void)t, (void)x_bits, (void)by_vectors;
 }

@@ -5,8 +5,9 @@
 #include "amx.h"
 #include "packed.h"
 
-/* How many of the first of `rows` rows to leave to rk_amx_linear; 0 where there is no AMX. */
-int64_t rk_amx_rows(int64_t rows);
+/* How many of the first of `rows` rows to leave to rk_amx_linear, with groups of so many columns; 0
+ * where there is no AMX. */
+int64_t rk_amx_rows(int64_t rows, int64_t group);
 
 /* The n-th 16 outputs of the first rows, without AMX. */
 typedef void rk_tile_by_vectors(const int64_t *arg, int64_t n, int64_t rows);

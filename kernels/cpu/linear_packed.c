@@ -131,7 +131,7 @@ static void tile_by_vectors(const int64_t *arg, int64_t n, int64_t rows) {
 
 static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
-    int64_t by_amx = rk_amx_rows(rows);
+    int64_t by_amx = rk_amx_rows(rows, INT(11));
     if (by_amx) rk_amx_linear(arg, t, 8, tile_by_vectors);
     if (by_amx == rows) return;
     rk_share(t, count, &first, &last);

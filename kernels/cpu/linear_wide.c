@@ -140,7 +140,7 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
 static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
     block_function *const *forms = INT(16) == 16 ? forms_16[INT(2)] : forms_32[INT(2)];
-    int64_t by_amx = INT(16) == 16 ? rk_amx_rows(rows) : 0;
+    int64_t by_amx = INT(16) == 16 ? rk_amx_rows(rows, INT(11)) : 0;
     if (by_amx) rk_amx_linear(arg, t, 16, NULL);
     if (by_amx == rows) return;
     rk_share(t, count, &first, &last);
