@@ -123,11 +123,16 @@ INLINE __m512i bf16_bits(vf x) { /* rounded, in the upper halves; the lower are 
     __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     return _mm512_mask_mov_epi32(even, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
 }
+static __attribute__((noinline, cold, unused)) __m256i bf16_halves_of_any(vf x) {
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(x), 16));
+}
 INLINE __m256i bf16_halves(vf x) {
 #if RK_DPBF16 /* one instruction, but where numbers are so small that it takes them for 0 */
     if (__builtin_expect(!_mm512_fpclass_ps_mask(x, 0x20), 1)) return (__m256i)_mm512_cvtneps_pbh(x);
-#endif
+    return bf16_halves_of_any(x);
+#else
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(x), 16));
+#endif
 }
 INLINE void vf_store_bf16(bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, bf16_halves(x)); }
 INLINE vf vf_rounded_bf16(vf x) {
