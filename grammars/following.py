@@ -129,7 +129,8 @@ class Following:
     def _is_ample(self, state: int, group: Passing, data: bytes, budget: int) -> bool:
         """Whether a budget plainly suffices, whatever stands before the hooks."""
         needed = self._fewest(self.engine.after_bytes(state, data))
-        spare = max(needed + 64 if hook.spare is None else hook.spare for hook in group.hooks)
+        known = [hook.spare() for hook in group.hooks]
+        spare = max(needed + 64 if one is None else one for one in known)
         return needed + spare < budget
 
     def shortest(self, state: int, text: bytes | bytearray) -> list[int]:

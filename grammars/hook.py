@@ -23,7 +23,7 @@ class Hook(Rule):
         resolve: Callable[[bytes], Node],
         *,
         surely: Callable[[bytes], Callable[[bytes], bool]],
-        spare: int | None,
+        spare: Callable[[], int | None],
         most: int | None,
     ) -> None:
         # `most`: of any resolved rule; None where no shortest text has to go through the hook.
@@ -31,5 +31,6 @@ class Hook(Rule):
         self.resolve = resolve
         # Of a text, whether what the body allows behind it may follow: False if it is not known.
         self.surely = surely
-        # How many bytes longer than a shortest text of the body one of a resolved rule is, at most.
+        # How many bytes longer than a shortest text of the body one of a resolved rule is, at most;
+        # asked for only where a text has to end.
         self.spare = spare

@@ -72,6 +72,10 @@ class Counts:
         """The lengths of the shortest strings of a goal, `most` at most, in order."""
         return lengths(self._algebra.goal_set(wanted, "string"), most)
 
+    def has_strings(self, wanted: Goal, number: int) -> bool:
+        """Whether a goal surely has so many strings, which says less than how long they are."""
+        return _count_texts(self._algebra.goal_set(wanted, "string"), number) >= number
+
     def containers(self, wanted: Goal, kind: str, most: int) -> int:
         """How many values of the kind "object" or "array" a goal surely has, up to `most`."""
         found = self._algebra.goal_set(wanted, kind)

@@ -39,6 +39,7 @@ class Context(Protocol):
     def layout(self) -> Layout: ...
     def at_least(self, wanted: Goal, most: int) -> int: ...
     def strings(self, wanted: Goal, most: int) -> list[int]: ...
+    def has_strings(self, wanted: Goal, number: int) -> bool: ...
     def containers(self, wanted: Goal, kind: str, most: int) -> int: ...
     def has_negatives(self, wanted: Goal) -> bool: ...
 
@@ -126,8 +127,7 @@ class Differing:
             return concat(blank, following(taken | {canonical(value_before_comma(text))}))
 
         wanted, number = self._shape.goal_of(index), len(taken) + 4  # more than a token writes
-        strings = self._context.strings(wanted, number)
-        is_many = len(strings) == number
+        is_many = self._context.has_strings(wanted, number)
         openings = {b'"', b'"\\'} if is_many else set()  # any letter may be written as an escape
         brackets = set()  # blanks may follow
         for kind, bracket in (("object", b"{"), ("array", b"[")):
@@ -147,8 +147,13 @@ class Differing:
                 or is_other_string(value, rest, is_many)
             )
 
+        def spare() -> int | None:
+            strings = self._context.strings(wanted, number) if is_many else []
+            if len(strings) == number:
+                return 2 * (strings[-1] + 2)
+            return NEVER if is_many else None
+
         most = self._bytes_needed(index) if index < self._shape.low else None
-        spare = 2 * (strings[-1] + 2) if is_many else None
         return Hook(key, body, resolve, surely=surely, spare=spare, most=most)
 
     def _bytes_needed(self, index: int) -> int:

@@ -188,6 +188,10 @@ class Values:
         """The lengths of the shortest strings of a goal, at most `most` of them."""
         return self._counts.strings(wanted, most)
 
+    def has_strings(self, wanted: Goal, number: int) -> bool:
+        """Whether a goal surely has so many strings."""
+        return self._counts.has_strings(wanted, number)
+
     def containers(self, wanted: Goal, kind: str, most: int) -> int:
         """How many objects, or arrays, a goal surely has, counted up to `most`."""
         return self._counts.containers(wanted, kind, most)
