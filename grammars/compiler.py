@@ -32,7 +32,7 @@ MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is
 MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
 MUCH_SOURCE = 1500  # characters, from which on rules are looked ahead at, on any machine
-VERY_MUCH_SOURCE = 10_000  # and the first masks made
+VERY_MUCH_SOURCE = 10_000  # and the first masks made, as where a compile took long
 MOST_AHEAD = 0.0025  # seconds for rules
 ENOUGH_SECONDS = 0.008  # of a compile, with all that
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
@@ -214,9 +214,7 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
     where that may be worth it: for a small one it takes as long as the rest. Within a compile a few
     milliseconds hold up one request, within a mask all of a batch."""
     taken = time.perf_counter() - begin
-    if taken > ENOUGH_SECONDS:
-        return
-    if len(source) >= VERY_MUCH_SOURCE:
+    if len(source) >= VERY_MUCH_SOURCE or taken > ENOUGH_SECONDS:
         met = range(met.start, engine.prepare(start, FIRST_TEXTS).stop)
     if len(source) >= MUCH_SOURCE:
         left = ENOUGH_SECONDS - (time.perf_counter() - begin)

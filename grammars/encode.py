@@ -153,6 +153,7 @@ _HIGH: Digits = (_U, _D, _letters("89AB"), _HEX, _HEX)  # 10 bits in each surrog
 _LOW: Digits = (_U, _D, _letters("CDEF"), _HEX, _HEX)
 _PAIR: Digits = (*_HIGH, _BACKSLASH, *_LOW)  # of the value less 0x10000
 _SURROGATES = (0xD800, 0xDFFF)
+_SPECIAL = 1 << 0x22 | 1 << 0x2F | 1 << 0x5C  # printable, with short escapes
 _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 
 
@@ -167,6 +168,33 @@ def _utf8_class(ranges: Ranges) -> Expr:
 
 
 def _json_class(ranges: Ranges) -> Expr:
+    points = 0
+    if ranges and ranges[0][0] >= 0x20 and ranges[-1][1] <= 0x7F:
+        points = sum((2 << high) - (1 << low) for low, high in ranges)
+    if points and not points & _SPECIAL:
+        return _plain_class(points)
+    return _any_class(ranges)
+
+
+def _plain_class(points: int) -> Expr:
+    """What `_any_class` gives for ASCII without control characters and short escapes, sooner: most
+    classes of patterns are so."""
+    by_last: dict[int, int] = {}
+    for digit in range(2, 8):
+        last = points >> 16 * digit & 0xFFFF
+        if last:
+            by_last[last] = by_last.get(last, 0) | 1 << digit
+    heads = [concat(_hex_set(first), _hex_set(last)) for last, first in by_last.items()]
+    return _regular(union(_mask(points), concat(literal(b"\\u00"), union(*heads))))
+
+
+@lru_cache(1024)
+def _hex_set(digits: int) -> Expr:
+    """One hexadecimal digit of a set of values."""
+    return _mask(sum(one for value, one in enumerate(_HEX) if digits >> value & 1))
+
+
+def _any_class(ranges: Ranges) -> Expr:
     valid = _without(ranges, (_SURROGATES,))
     raw = _utf8_class(_without(valid, ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))))
     short = [ord(letter) for point, letter in _SHORT.items() if _within(valid, point, point)]

@@ -1,6 +1,7 @@
 """The two encodings against Python's own codec and json, code point by code point."""
 
 import json
+import random
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
     EVERYTHING,
+    Chars,
     Node,
     Rule,
     chars,
@@ -140,3 +142,12 @@ def test_classes_are_shared_and_cheap() -> None:
     for point in range(0x4E00, 0x4E00 + 200):
         json_string(chars([(0, point), (point + 2, 0x10FFFF)]))
     assert time.perf_counter() - started < 30  # a hundredth of that, if they are shared
+
+
+def test_plain_classes_are_what_any_are() -> None:
+    draw = random.Random(5)
+    for _ in range(2000):
+        lows = [draw.choice((draw.randrange(0x90), draw.randrange(0x20, 0x80))) for _ in range(3)]
+        found = chars([(low, low + draw.choice((0, 0, 1, 9, 25))) for low in lows])
+        assert isinstance(found, Chars)
+        assert encode._json_class(found.ranges) is encode._any_class(found.ranges)
