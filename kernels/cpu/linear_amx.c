@@ -292,14 +292,25 @@ static ahead part_ahead(const int64_t *arg, int64_t n, int64_t end, int64_t i, i
                    before * part < INT(3) ? part : 0, before * scale_part < INT(4) ? scale_part : 0};
 }
 
+/* As put_outputs, of rows `stride` elements apart; what is the same for all of them is asked once. */
+INLINE void put_rows(const int half, const vf *values, int64_t rows, const float *bias, void *out,
+                     int64_t at, int64_t stride, int64_t count) {
+    if (count < 16 || bias) {
+        for (int64_t r = 0; r < rows; r++)
+            put_outputs(values[r], bias, out, at + r * stride, count, half);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) store_any(out, at + r * stride, values[r], half);
+}
+
 /* The n-th 16 outputs of a span; 0: left undone, for of the scales staged some are not finite. */
 static int outputs_of(const int64_t *arg, int x_bits, const operands *a, int64_t n, span s) {
     vf sum[16];
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
     if (!blocks[s.size / 4 - 1][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
-    for (int64_t r = 0; r < s.rows; r++)
-        put_outputs(sum[r], bias, PTR(void, 13), (s.row + r) * INT(15) + n * 16, INT(5) - n * 16,
-                    (int)INT(14));
+    int64_t at = s.row * INT(15) + n * 16;
+    if (INT(14)) put_rows(1, sum, s.rows, bias, PTR(void, 13), at, INT(15), INT(5) - n * 16);
+    else put_rows(0, sum, s.rows, bias, PTR(void, 13), at, INT(15), INT(5) - n * 16);
     return 1;
 }
 
