@@ -65,13 +65,14 @@ MAX_STEPS = 20_000  # strings of work in one pattern, which bounds nested anchor
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 _EVERY: Ranges = invert(())
 _ANY_TEXT = regular(star(ANY_CHAR))
+_START, _END = Anchor("start"), Anchor("end")
 
 
 def resolve(tree: Part, search: bool) -> Expr:
     """The texts in which the tree matches: the whole text, or with `search` a part of it."""
     parts: list[Part] = list(tree.parts) if isinstance(tree, Sequence) else [tree]
-    before = parts[0] == Anchor("start")  # the usual places, where an anchor is a missing .*
-    after = len(parts) > before and parts[-1] == Anchor("end")
+    before = parts[0] == _START  # the usual places, where an anchor is a missing .*
+    after = len(parts) > before and parts[-1] == _END
     parts = parts[before : len(parts) - after]
     if search:
         parts = [*([] if before else [_ANY_TEXT]), *parts, *([] if after else [_ANY_TEXT])]

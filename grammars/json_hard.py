@@ -20,8 +20,9 @@ _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
-_MORE = _COMBINING | INCLUDING | {"enum", "const"}
-_MORE_THAN_LISTS = _MORE - {"allOf", "anyOf", "oneOf"}
+_MORE = _COMBINING | INCLUDING
+_MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
+_BY_PART = frozenset(("required", "properties", "patternProperties", "prefixItems", "items"))
 # Those whose schemas may be asked to fail.
 _FAILING = ("not", "if", "anyOf", "oneOf", "contains")
 
@@ -89,19 +90,28 @@ def _are_few(node: Schema) -> bool:
 
 def _num_failures(node: Schema) -> int:
     """In how many ways, at most, values can fail what `_is_single` takes."""
-    said = [*node.value.values()]
+    said = [node.value]
     if "$ref" in node.value:
-        said += node.document.resolve(node).value.values()
-    return sum(len(v) if isinstance(v, list | dict) else 1 for v in said) + 1
+        said.append(node.document.resolve(node).value)
+    by_part = (v for value in said for k, v in value.items() if k in _BY_PART)
+    return sum(map(len, said)) + sum(len(v) for v in by_part if isinstance(v, list | dict)) + 1
 
 
 def _is_single(node: Schema) -> bool:
     """Whether a schema, or what it refers to, plainly has one shape at most."""
     if "$ref" not in node.value:
-        return _MORE.isdisjoint(node.value)
-    if not hides_siblings(node) and len(_MORE.intersection(node.value)) > 1:
+        return _MORE.isdisjoint(node.value) and not _lists_containers(node.value)
+    meant = node.document.resolve(node).value
+    if not _MORE.isdisjoint(meant) or _lists_containers(meant):
         return False
-    return _MORE.isdisjoint(node.document.resolve(node).value)
+    if hides_siblings(node):
+        return True
+    return len(_MORE & node.value.keys()) == 1 and not _lists_containers(node.value)
+
+
+def _lists_containers(value: dict[str, Any]) -> bool:
+    listed = [value["const"]] if "const" in value else value.get("enum", ())
+    return any(isinstance(one, list | dict) for one in listed)
 
 
 def _is_hard(value: dict[str, Any]) -> bool:

@@ -58,8 +58,16 @@ class _Parser:
 
     def parse(self) -> Part:
         source = self._source
-        while not source.done:
-            self._step(source.position, source.take())
+        pattern = source.pattern
+        while source.position < len(pattern):
+            letter = pattern[source.position]
+            source.position += 1
+            group = self._open[-1]
+            if letter in _SYNTAX or group.flags.verbose:
+                self._step(source.position - 1, letter)
+            else:
+                group.items.append(character(letter, group.flags))
+                group.repeatable = "item"
         if len(self._open) > 1:
             raise source.error("a group has no ')' at its end", self._open[-1].position)
         return self._open[0].close()

@@ -3,13 +3,14 @@ r"""The single symbols of a regular expression: literals, escapes and classes in
 Owns what differs between Python's `re` and ECMA-262 in them. Knows nothing of groups and repeats.
 """
 
+import re
 import string
 import unicodedata
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Expr, Ranges, chars, common
+from radixgen.grammars.expr import Chars, Expr, Ranges, chars, common
 from radixgen.grammars.regex_tree import Anchor, Part
 from radixgen.grammars.unicode_classes import (
     ASCII_DIGIT,
@@ -102,10 +103,12 @@ class Scanner:
         )
 
 
-@lru_cache(4096)
 def character(letter: str, flags: Flags) -> Expr:
     """A literal character."""
-    return symbol(_point(ord(letter)), flags)
+    value = ord(letter)
+    if flags.ignore_case or SURROGATES[0][0] <= value <= SURROGATES[0][1]:
+        return symbol(_point(value), flags)
+    return Chars(_point(value))
 
 
 def _point(value: int) -> Ranges:
@@ -272,6 +275,29 @@ def _joined_surrogates(source: Scanner, high: int) -> int:
 
 def bracket(source: Scanner, flags: Flags) -> Expr:
     """A class, after its opening bracket."""
+    known = _CLASS.match(source.pattern, source.position) if flags.ecma else None
+    found = _class_in(known[0], flags) if known is not None else None
+    if known is None or found is None:  # and where it is wrong, to say at which place
+        return _read_class(source, flags)
+    source.position = known.end()
+    return found
+
+
+_CLASS = re.compile(r"(?:[^\\\]]|\\.)*\]", re.DOTALL)
+
+
+@lru_cache(1024)  # patterns share most of their classes
+def _class_in(text: str, flags: Flags) -> Expr | None:
+    """The class of a text up to its closing bracket; None if it ends elsewhere or is wrong."""
+    source = Scanner(text)
+    try:
+        found = _read_class(source, flags)
+    except InvalidGrammar:
+        return None
+    return found if source.done else None
+
+
+def _read_class(source: Scanner, flags: Flags) -> Expr:
     opened = source.position - 1
     negated = source.skip("^")
     found: list[Ranges] = []
@@ -286,7 +312,8 @@ def bracket(source: Scanner, flags: Flags) -> Expr:
     ranges = join(*found)
     if flags.ignore_case:
         ranges = fold(ranges, ascii_only=not flags.unicode)
-    return chars(invert(ranges)) if negated else symbol(ranges, replace(flags, ignore_case=False))
+        flags = replace(flags, ignore_case=False)
+    return chars(invert(ranges)) if negated else symbol(ranges, flags)
 
 
 def _member(source: Scanner, flags: Flags) -> Ranges:

@@ -256,8 +256,13 @@ def test_few_alternatives_are_seen_to_be_few(monkeypatch: pytest.MonkeyPatch) ->
         (MANY + 1, "anyOf", False),
         (300, "allOf", True),
     ):
-        schema = {"items": {keyword: [one] * number}, "minItems": 1}
+        schema: Any = {"items": {keyword: [one] * number}, "minItems": 1}
         asked: list[int] = []
         monkeypatch.setattr(json_hard, "alternatives", lambda node, n=asked: n.append(1) or 1)
         _is_hard(schema)
+        assert not asked if is_few else asked, (number, keyword)
+        asked.clear()
+        referring = {"$ref": "#/$defs/one", "enum": 5}  # which says nothing beside a reference
+        draft = "http://json-schema.org/draft-07/schema#"
+        _is_hard({"$schema": draft, "$defs": {"one": one}, keyword: [referring] * number})
         assert not asked if is_few else asked, (number, keyword)

@@ -10,11 +10,11 @@ import pytest
 from helpers import recognised
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars import unicode_classes
+from radixgen.grammars import regex_symbols, unicode_classes
 from radixgen.grammars.encode import utf8
 from radixgen.grammars.expr import EMPTY, Repeat, literal, text
 from radixgen.grammars.oracle import accepts
-from radixgen.grammars.regex import parse
+from radixgen.grammars.regex import _parse, parse
 
 SHORT_TEXTS = ["".join(t) for n in range(1, 5) for t in itertools.product("ab \n", repeat=n)]
 MODES = (("full", re.fullmatch), ("search", re.search))
@@ -281,3 +281,28 @@ def test_nested_starred_groups_run() -> None:
 
 def test_impossible_pattern_is_empty() -> None:
     assert parse("a^b") is EMPTY
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("[]", "[^]", "[a]]", "[]a]", "[^]a]", r"[\]]", r"[\\]", r"[a\]b]+", "[a-c-e]"),
+        *("[-a]", "[a-]", r"[\w.-]", r"[\s\S]", r"[^\d\n]", r"[\b]", r"[\x41-\x43]"),
+        *(r"[\u{1F600}]", r"[\ud83d\ude00]", "[a", "[c-a]x", r"[\u{41]", r"[\u{]}", r"[\c]]"),
+        *(r"[\cA]", r"[\p{L}]", r"[\p{]}", "(?i:[a-c])", "(?i)[k]", r"[\u017f]", "[à-ÿ]|[à-ÿ]"),
+        *("[a]{2}[a]", "x[\\"),
+    ],
+)
+def test_a_class_read_before_is_read_the_same(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> Any:
+        _parse.cache_clear()
+        try:
+            return parse(pattern, dialect="ecma", mode="search")
+        except InvalidGrammar as error:
+            return str(error)
+
+    found = [read(), read()]
+    monkeypatch.setattr(regex_symbols, "_class_in", lambda *_: None)
+    assert found == [read()] * 2
