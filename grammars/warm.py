@@ -21,6 +21,7 @@ _SCHEMAS: tuple[tuple[Any, str], ...] = (
     ({"properties": _MEMBERS}, '{"s": "b", "n": -10.5e5, "i": 123, "x": 1}'),
     ({"type": "string", "pattern": "a"}, '"bab"'),
     ({"type": "string", "minLength": 1}, '"b"'),
+    ({"type": "string", "pattern": r"^\S+\s[^/]*$"}, '"b c"'),  # classes of most characters
 )
 _FORMATS = {
     "date-time": "2022-01-31T12:34:56.123Z",
