@@ -159,7 +159,7 @@ class GrammarCompiler:
             raise InvalidGrammar(
                 f"the constraint has {len(spec.source)} characters, over the limit of {MAX_SOURCE}"
             )
-        rules, begin = RuleSet(), time.perf_counter()
+        rules, begin = RuleSet(), time.thread_time()
         engine = self._current_engine()
         try:
             node = build(spec, rules)
@@ -213,11 +213,11 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
     """Make the first masks of a grammar whose compile began then, and expand what they lead to,
     where that may be worth it: for a small one it takes as long as the rest. Within a compile a few
     milliseconds hold up one request, within a mask all of a batch."""
-    taken = time.perf_counter() - begin
+    taken = time.thread_time() - begin
     if len(source) >= VERY_MUCH_SOURCE or taken > ENOUGH_SECONDS:
         met = range(met.start, engine.prepare(start, FIRST_TEXTS).stop)
     if len(source) >= MUCH_SOURCE:
-        left = ENOUGH_SECONDS - (time.perf_counter() - begin)
+        left = ENOUGH_SECONDS - (time.thread_time() - begin)
         engine.look_ahead(met, min(2 * taken, MOST_AHEAD, left))
 
 

@@ -149,13 +149,14 @@ class NativeEngine:
             return state, range(before, len(self.nodes.rules))
 
     def look_ahead(self, rules: range, seconds: float) -> None:
-        """Expand rules, and what they lead to, before a text gets there, for so long.
+        """Expand rules, and what they lead to, before a text gets there, for so long: of this
+        thread's own time, so that it is as much on a busy machine.
 
         In turn that which was met first, and that which was met in what took longest: schemas that
         are hard to put together stand in others. What cannot be expanded is left to the text that
         gets there.
         """
-        now = time.perf_counter()
+        now = time.thread_time()
         end, hardest, first = now + seconds, [(0.0, index) for index in rules], deque(rules)
         done: set[int] = set()
         while first and now < end:
@@ -165,7 +166,7 @@ class NativeEngine:
             done.add(index)
             with self._lock:  # one at a time: others fill masks in between
                 met = self._expand(index)
-            before, now = now, time.perf_counter()
+            before, now = now, time.thread_time()
             for found in met:
                 heappush(hardest, (before - now, found))
             first.extend(met)
