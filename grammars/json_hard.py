@@ -9,6 +9,7 @@ from typing import Any
 
 from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_keywords import admits
 from radixgen.grammars.json_terms import INCLUDING, hides_siblings, terms
 
 FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
@@ -81,11 +82,17 @@ def _are_few(node: Schema) -> bool:
             parts = node.children(keyword)
             if not all(map(_is_single, parts)):
                 return False
-            if keyword == "anyOf":
+            parts = [part for part in parts if _may_nest(part)]
+            if keyword != "allOf" and parts:
                 number *= len(parts)
-            elif keyword == "oneOf":
-                number *= len(parts) * max(map(_num_failures, parts)) ** (len(parts) - 1)
+            if keyword == "oneOf" and parts:
+                number *= max(map(_num_failures, parts)) ** (len(parts) - 1)
     return number <= MANY
+
+
+def _may_nest(node: Schema) -> bool:
+    meant = node.document.resolve(node) if "$ref" in node.value else node
+    return admits(meant, "object") or admits(meant, "array")
 
 
 def _num_failures(node: Schema) -> int:

@@ -266,3 +266,7 @@ def test_few_alternatives_are_seen_to_be_few(monkeypatch: pytest.MonkeyPatch) ->
         draft = "http://json-schema.org/draft-07/schema#"
         _is_hard({"$schema": draft, "$defs": {"one": one}, keyword: [referring] * number})
         assert not asked if is_few else asked, (number, keyword)
+    asked = []
+    monkeypatch.setattr(json_hard, "alternatives", lambda node, n=asked: n.append(1) or 1)
+    _is_hard({"oneOf": [*({"type": ["string", "null"], "enum": ["a"]} for _ in range(20)), one]})
+    assert not asked
