@@ -90,6 +90,9 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
         else if (as_words) all_scores(LOWER, c, s, rows, key);
         else all_scores(PLAIN, c, s, rows, key);
     }
+    /* The first values have been asked for: softmax asks for those that follow. */
+    s->later = c->amx && rows <= FEW_ROWS && staged > STEP;
+    if (s->later) find_any(c, s, 1, item->row, head, begin + STEP, end, s->ahead_of);
     soften(c, s, rows, staged);
     memset(s->out, 0, (size_t)(rows * c->dim) * 4);
     for (int64_t key = 0; key < staged; key += STEP) {

@@ -82,6 +82,13 @@ INLINE vf weigh_any(float *x, int64_t key, vf scale, vf shift, vf sum, const int
     return sum;
 }
 
+/* While 32 of `count` keys are weighed, ask for as large a part of the step ahead. */
+INLINE void ask_for_part(const call *c, const space *s, int64_t key, int64_t count) {
+    for (int64_t i = STEP * key / count; i < STEP * (key + 32) / count; i++)
+        for (int64_t at = 0; at < c->row_bytes; at += 64)
+            __builtin_prefetch(s->ahead_of[i] + at, 0, 2); /* the first cache has its share under way */
+}
+
 /* `rows` rows from r, keys counted from the split's first, `count` of them staged. Sets each row's
  * largest score and its sum of weights. */
 INLINE void soften_rows(const int rows, const call *c, space *s, int64_t r, int64_t count,
@@ -105,6 +112,7 @@ INLINE void soften_rows(const int rows, const call *c, space *s, int64_t r, int6
     }
     stay_awake(s);
     for (int64_t key = 0; key < count; key += 32) {
+        if (!r && s->later) ask_for_part(c, s, key, count);
         UNROLL
         for (int i = 0; i < rows; i++)
             sum[i] = weigh_any(x + i * ROW, key, scale[i], shift[i], sum[i], form);

@@ -44,6 +44,7 @@ typedef struct {
     const char *few[STEP / FEW_PAGE]; /* the pages of row_of that are in few bits, or NULL */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
+    int later;                  /* whether softmax asks for those, so that memory does not rest */
     const rk_item *next;        /* the item that follows in this piece, or NULL, and its head */
     int64_t next_head;
     uint32_t *turned;           /* [dim / 2][FEW_ROWS]: the query's words, for the matrix unit */
