@@ -26,6 +26,7 @@ _DRAFTS = {
 }
 _NAMES = ("$id", "id", "$anchor", "$dynamicAnchor")
 _NAMING = re.compile(r'"(?:\$?id|\$anchor|\$dynamicAnchor)"\s*:\s*"')  # but for members so named
+_NAMING_KEYS = frozenset((*_NAMES, "$recursiveAnchor"))
 _ESCAPED_LETTER = re.compile(r"\\u00[2467]")  # of a name of these; hardly ever written so
 _RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor that has no name of its own
 
@@ -340,21 +341,24 @@ class Document:
 
     def _index(self, root: Schema) -> None:
         """Find every schema with an id or an anchor, each base URI on the way."""
-        waiting: list[tuple[Any, Resource, Schema, str]] = []
+        waiting: list[tuple[Any, Resource, Schema, str, str | int | None]] = []
         if isinstance(self.root_value, dict) and self.root_value:
-            waiting.append((self.root_value, root.resource, root, ""))
+            waiting.append((self.root_value, root.resource, root, "", None))
         seen: set[int] = set()
         while waiting:
-            value, resource, parent, key = waiting.pop()
+            value, resource, parent, key, step = waiting.pop()
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            resource = self._enter(value, resource)
-            node = root if value is root.value else self.at(value, parent, key, resource=resource)
-            if resource.node is None:
-                resource.node = node
-            self._anchor(value, resource, node)
-            waiting.extend((v, resource, node, k) for k, v in nested(value))
+            has_name = not _NAMING_KEYS.isdisjoint(value)
+            if has_name:
+                resource = self._enter(value, resource)
+            node = root if value is root.value else self.at(value, parent, key, step, resource)
+            if has_name:
+                if resource.node is None:
+                    resource.node = node
+                self._anchor(value, resource, node)
+            waiting.extend((v, resource, node, k, s) for k, s, v in nested(value))
 
     def _enter(self, value: dict[str, Any], resource: Resource) -> Resource:
         name = value.get("$id", value.get("id"))
@@ -396,17 +400,16 @@ def _num_names(source: str) -> int | None:
     return len(_NAMING.findall(source)) if 'id"' in source or 'nchor"' in source else 0
 
 
-def nested(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas directly inside a schema, each with the pointer to it."""
+def nested(value: dict[str, Any]) -> Iterator[tuple[str, str | int | None, dict[str, Any]]]:
+    """The schemas directly inside a schema, each with the pointer to it, but for its last step if
+    that is apart, and that step."""
     for keyword, inner in value.items():
         if keyword in ONE and isinstance(inner, dict):
-            yield f"/{keyword}", inner
+            yield f"/{keyword}", None, inner
         elif keyword in MANY and isinstance(inner, list):
-            yield from ((f"/{keyword}/{i}", v) for i, v in enumerate(inner) if isinstance(v, dict))
+            yield from ((f"/{keyword}", i, v) for i, v in enumerate(inner) if isinstance(v, dict))
         elif keyword in NAMED and isinstance(inner, dict):
-            yield from (
-                (f"/{keyword}/{escape(k)}", v) for k, v in inner.items() if isinstance(v, dict)
-            )
+            yield from ((f"/{keyword}", k, v) for k, v in inner.items() if isinstance(v, dict))
 
 
 def draft_of(stated: Any) -> int | None:
