@@ -204,7 +204,8 @@ class Checker:
     # --- schemas inside ------------------------------------------------------------------------
 
     def _one(self, node: Schema, keyword: str) -> None:
-        self._waiting.append(node.child(keyword))
+        if not _is_leaf(node.value[keyword]):
+            self._waiting.append(node.child(keyword))
 
     def _many(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]
@@ -268,11 +269,12 @@ class Checker:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a schema says no more than one type, as most do: right, and leads nowhere."""
+    """Whether a schema says no more than one type, and which values there are, as most do: right,
+    and leads nowhere."""
     if type(value) is not dict or not _LEAF.issuperset(value):
         return False
     stated = value.get("type")
-    return isinstance(stated, str) and stated in TYPES
+    return isinstance(stated, str) and stated in TYPES and isinstance(value.get("enum", []), list)
 
 
 def _is_number(value: Any) -> bool:
@@ -299,7 +301,7 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
-_LEAF = frozenset(("type", "title", "description", "default", "examples"))
+_LEAF = frozenset(("type", "enum", "title", "description", "default", "examples"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",

@@ -58,3 +58,23 @@ def test_a_name_counts_however_it_is_spelled(schema: dict[str, Any]) -> None:
     assert recognised(compile_schema(plain, options, RuleSet()), texts) == recognised(
         compile_schema(escaped, options, RuleSet()), texts
     )
+
+
+@pytest.mark.parametrize(
+    ("leaf", "path"),
+    [
+        ({"type": "text"}, "type"),
+        ({"type": ["string", "text"]}, "type"),
+        ({"type": "string", "enum": "a"}, "enum"),
+        ({"type": "string", "minLength": -1}, "minLength"),
+        ({"type": "string", "title": 5, "enum": {"a": 1}}, "enum"),
+    ],
+)
+@pytest.mark.parametrize("where", ["properties/a", "items", "additionalProperties", "not"])
+def test_what_is_wrong_in_the_least_schema_is_told(
+    leaf: dict[str, Any], path: str, where: str
+) -> None:
+    first, _, name = where.partition("/")
+    schema = {first: {name: leaf} if name else leaf}
+    with pytest.raises(InvalidGrammar, match=rf"at #/{where}/{path}\)"):
+        compile_schema(json.dumps(schema), {}, RuleSet())
