@@ -24,7 +24,7 @@ class StepCosts:
 
     ROW_RATIO = 0.1
     MAX_RATIO = 2.0
-    MARGIN = 1.1
+    MARGIN = 1.3
 
     def __init__(self) -> None:
         self._all = _Fit()

@@ -132,7 +132,8 @@ class Drafter:
     ) -> None:
         self.costs = StepCosts()
         self.chances = _beliefs()
-        self.trust = Chance(1.0)  # right drafts, of as many as their chances say
+        # Right drafts, of as many as their chances say: of greedy outputs, and of others.
+        self.trust = (Chance(1.0), Chance(1.0))
         self._idle = 0.0  # steps that no guess was thought worth making in
         self._is_trial = False  # guesses are made all the same, until some have been verified
         self._rest = 1  # steps to go without when drafts do not pay
@@ -149,7 +150,7 @@ class Drafter:
         memory = self._memory(sequence)
         self._note_habit(memory, sequence.tokens)
         self._tell_kin(memory, sequence.tokens)
-        least = self._least_chance(num_rows)
+        least = self._least_chance(num_rows, memory)
         memory.kinds, memory.hopes = [], []
         limit = min(limit, _MAX_TRIED) if self._is_trial else limit
         if memory.rest > 0:
@@ -181,8 +182,9 @@ class Drafter:
         """Whether what was proposed last for `sequences`, together, is worth the rows it adds to a
         step of `num_rows`. When it is not, some steps go by without."""
         memories = [self._memory(sequence) for sequence in sequences]
-        hopes = [hope for memory in memories for hope in memory.hopes]
-        if self.costs.pays(num_rows, len(hopes), self._trust() * sum(hopes)):
+        num_drafts = sum(len(memory.hopes) for memory in memories)
+        num_right = sum(self._trust(memory) * sum(memory.hopes) for memory in memories)
+        if self.costs.pays(num_rows, num_drafts, num_right):
             self._rest = 1
             return True
         if self._is_trial:
@@ -193,13 +195,13 @@ class Drafter:
         self._rest = min(2 * self._rest, _LONGEST_REST)
         return False
 
-    def _trust(self) -> float:
-        return min(max(self.trust.rate, _LEAST_TRUST), 1.0)
+    def _trust(self, memory: Memory) -> float:
+        return min(max(self.trust[memory.is_drawn].rate, _LEAST_TRUST), 1.0)
 
-    def _least_chance(self, num_rows: int) -> float:
+    def _least_chance(self, num_rows: int, memory: Memory) -> float:
         """How likely a draft must be to pay, by chances that take guesses to be right one by one.
         They go wrong together, where text is over that was sure: so fewer are right."""
-        return self.costs.least_chance(num_rows) / self._trust()
+        return self.costs.least_chance(num_rows) / self._trust(memory)
 
     def foresees(self, sequence: SequenceState, limit: int, num_rows: int) -> bool:
         """Whether there will be drafts behind the next token. Trials, which are due now and then,
@@ -228,7 +230,7 @@ class Drafter:
         """Count the accepted drafts and the first refused one; those behind it say nothing."""
         memory = self._memory(sequence)
         self._is_trial, self._idle = False, 0.0
-        self.trust.count(num_accepted, sum(memory.hopes[: len(drafts)]))
+        self.trust[memory.is_drawn].count(num_accepted, sum(memory.hopes[: len(drafts)]))
         is_drawn = memory.is_drawn
         records = (self.chances[is_drawn], memory.chances, memory.kin.chances[is_drawn])
         for place, kind in enumerate(memory.kinds[: min(num_accepted + 1, len(drafts))]):

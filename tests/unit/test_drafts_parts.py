@@ -196,9 +196,9 @@ def test_fewer_drafts_pay_where_fewer_are_right_than_by_their_chances() -> None:
         drafter, sequence = Drafter(Words()), sequence_of(tokens)
         drafts = drafter.propose(sequence, 16, 1)
         drafter.learn(sequence, drafts, min(kept, len(drafts)))
-        assert (drafter.trust.rate > 1) == (kept > 0)
+        assert (drafter.trust[1].rate > 1) == (kept > 0)
     trusted, doubted = Drafter(Words()), Drafter(Words())
-    doubted.trust.count(0, 40)
+    doubted.trust[1].count(0, 40)
     lengths = [len(each.propose(sequence_of(tokens), 16, 4)) for each in (doubted, trusted)]
     assert 0 < lengths[0] < lengths[1], "of the same chances"
 
