@@ -11,7 +11,7 @@ from typing import Any
 from radixgen.config import from_settings
 from radixgen.messages import GenerateRequest, RequestFailed
 from radixgen.model.hub import resolve
-from radixgen.runtime.build import build_engine
+from radixgen.runtime.build import build_engine, settle
 from radixgen.runtime.engine import Engine
 from radixgen.schedule.request import SequenceOutput
 from radixgen.tokenizer import Tokenizer
@@ -53,6 +53,7 @@ class LocalEngine:
         self.engine: Engine = build_engine(config, clock).engine
         self.tokenizer = Tokenizer.load(resolve(config.model.model).path)
         self._count = 0
+        settle()  # as a runtime's process does, or a collection takes as long as ten steps
 
     def chat(self, text: str) -> list[int]:
         """The prompt of a user's message. Token ids."""
