@@ -49,7 +49,7 @@ _MEMORY = 0.98  # of a record, kept with each further guess
 _LEAST_TRUST = 0.5
 _PATIENCE = 64  # steps or guesses not worth their rows before some are tried all the same
 _MAX_TRIED = 2  # drafts of a sequence then
-_LONGEST_REST = 8
+_LONGEST_REST = 8  # steps that go by without, where drafts have not paid again and again
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Drafter:
         # Right drafts, of as many as their chances say: of greedy outputs, and of others.
         self.trust = (Chance(1.0), Chance(1.0))
         self._idle = 0.0  # steps that no guess was thought worth making in
-        self._is_trial = False  # guesses are made all the same, until some have been verified
+        self._in_trial = False  # guesses are made all the same, until some have been verified
         self._rest = 1  # steps to go without when drafts do not pay
         self.verified = [0] * len(Kind)
         self.accepted = [0] * len(Kind)
@@ -152,15 +152,17 @@ class Drafter:
         self._tell_kin(memory, sequence.tokens)
         least = self._least_chance(num_rows, memory)
         memory.kinds, memory.hopes = [], []
-        limit = min(limit, _MAX_TRIED) if self._is_trial else limit
+        limit = min(limit, _MAX_TRIED) if self._in_trial else limit
         if memory.rest > 0:
             memory.rest -= 1
             return []
         # Looking for guesses costs as well: not where none could be worth making, but now and then.
         hopes = memory.chances if sequence.matcher is not None else memory.chances[Kind.COPY_LONG :]
         is_trial = max(chance.rate for chance in hopes) < least
-        if is_trial and not (memory.owes_trial or self._is_trial_due(1 / num_rows)):
-            return []
+        if is_trial and not memory.owes_trial:
+            self._go_without(1 / num_rows)
+            if not self._in_trial:
+                return []
         is_jumping = self._jump_forward == "fast"
         guess = _Guess(sequence, limit, least, memory, is_trial or memory.owes_trial, is_jumping)
         while self._extend(guess):
@@ -169,14 +171,12 @@ class Drafter:
         memory.is_trial = guess.is_trial
         return guess.drafts
 
-    def _is_trial_due(self, num_steps: float) -> bool:
-        """Whether to guess although it is not worth it, to see if it is now: in all sequences of
-        one step, as the first guess of a step may cost more than the next. `num_steps`: those that
-        go by without."""
-        if self._idle >= _PATIENCE:
-            self._is_trial = True
+    def _go_without(self, num_steps: float) -> None:
+        """Count steps without guesses. When they are many, some are made although they are not
+        worth it, to see if they are now: in all sequences of one step, as the first guess of a step
+        may cost more than the next."""
+        self._in_trial = self._in_trial or self._idle >= _PATIENCE
         self._idle += num_steps
-        return self._is_trial
 
     def pays(self, sequences: Sequence[SequenceState], num_rows: int) -> bool:
         """Whether what was proposed last for `sequences`, together, is worth the rows it adds to a
@@ -187,9 +187,9 @@ class Drafter:
         if self.costs.pays(num_rows, num_drafts, num_right):
             self._rest = 1
             return True
-        if self._is_trial:
+        if self._in_trial:
             return True
-        self._is_trial_due(1 + self._rest)
+        self._go_without(1 + self._rest)
         for memory in memories:
             memory.rest = self._rest
         self._rest = min(2 * self._rest, _LONGEST_REST)
@@ -229,7 +229,7 @@ class Drafter:
     def learn(self, sequence: SequenceState, drafts: Sequence[int], num_accepted: int) -> None:
         """Count the accepted drafts and the first refused one; those behind it say nothing."""
         memory = self._memory(sequence)
-        self._is_trial, self._idle = False, 0.0
+        self._in_trial, self._idle = False, 0.0
         self.trust[memory.is_drawn].count(num_accepted, sum(memory.hopes[: len(drafts)]))
         is_drawn = memory.is_drawn
         records = (self.chances[is_drawn], memory.chances, memory.kin.chances[is_drawn])

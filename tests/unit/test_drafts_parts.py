@@ -222,13 +222,15 @@ def test_a_chance_starts_as_a_belief() -> None:
     assert sum(trials) == 4
 
 
-def test_a_batch_whose_drafts_do_not_pay_goes_without_for_some_steps() -> None:
+def test_a_batch_whose_drafts_do_not_pay_goes_without_for_some_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drafter = Drafter(Words())
     batch = [sequence_of([1, 2, 3, 4, 8, 9, 1, 2, 3, 4]) for _ in range(4)]
     for _ in range(200):
         drafter.costs.add(4, 4, 0.010)
         drafter.costs.add(4, 12, 0.100)
-    drafter.costs.least_chance = lambda num_sequences: 0.0  # type: ignore[method-assign]
+    monkeypatch.setattr(drafter.costs, "least_chance", lambda num_sequences: 0.0)
     made, paid = [], []
     for _ in range(130):
         drafts = [drafter.propose(sequence, 2, 4) for sequence in batch]
