@@ -33,16 +33,18 @@ def hard(steps: Steps) -> set[Schema]:
 
     They are all read through `steps`, which has been checked.
     """
+    found = _directly(steps)
+    return _reached(found, _before(steps)) if found else set()
+
+
+def _reached(waiting: list[Schema], steps: Steps) -> set[Schema]:
+    """Some schemas, which are taken out of their list, and all that steps lead to from them."""
     found: set[Schema] = set()
-    waiting = _directly(steps)
-    if not waiting:
-        return found
-    before = _before(steps)
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting.extend(before.get(node, ()))
+            waiting.extend(steps.get(node, ()))
     return found
 
 
@@ -140,19 +142,13 @@ def _before(steps: Steps) -> dict[Schema, list[Schema]]:
 
 def _failing(steps: Steps) -> set[Schema]:
     """The schemas that something may be asked to fail."""
-    found: set[Schema] = set()
     waiting: list[Schema] = []
     for node in steps:
         for keyword in () if hides_siblings(node) else _FAILING:
             if keyword in node.value:
                 is_list = isinstance(node.value[keyword], list)
                 waiting += node.children(keyword) if is_list else [node.child(keyword)]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(steps.get(node, ()))
-    return found
+    return _reached(waiting, steps)
 
 
 def _is_included(node: Schema, before: Sequence[Schema]) -> bool:
