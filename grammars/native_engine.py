@@ -42,6 +42,7 @@ _SOURCES = (
     "closures.c",
     "chains.c",
     "complete.c",
+    "budgets.c",
     "hooks.c",
     "api.c",
 )

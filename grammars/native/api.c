@@ -107,7 +107,7 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
     DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->merged), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
     DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->asked),
-    DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->text), DROP(e->best), DROP(e->search),
+    DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->route), DROP(e->lanes), DROP(e->search),
     DROP(e->seen), DROP(e->derivatives);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,

@@ -262,13 +262,15 @@ static u8 cheapest_byte(Engine *e, u32 *state) {
     return 0;
 }
 
-static void spell_text(Engine *e, u32 state) {
-    e->text.n = 0;
-    if (state_cost(e, state) > MAX_TEXT) fail(e, TOO_LARGE);
-    while (state_cost(e, state)) {
-        u8 byte = cheapest_byte(e, &state);
-        PUSH(e, e->text, byte);
+/* Where a shortest text goes from a state that does not end, once asked for. */
+static u32 way_of(Engine *e, u32 state) {
+    if (!e->states.p[state].way) {
+        u32 next = state;
+        u8 byte = cheapest_byte(e, &next);
+        e->states.p[state].way = next;
+        e->states.p[state].byte = byte;
     }
+    return e->states.p[state].way;
 }
 
 static u32 child(const Trie *t, u32 node, u8 byte) {
@@ -278,77 +280,55 @@ static u32 child(const Trie *t, u32 node, u8 byte) {
     return 0;
 }
 
-/* `best` gets three numbers a place: tokens from there on, the first of them, where it ends. */
-static void fewest_tokens(Engine *e) {
-    u32 length = e->text.n;
-    e->best.n = 0;
-    RESERVE(e, e->best, 3 * (length + 1));
-    u32 *best = e->best.p;
-    best[3 * length] = 0;
-    for (u32 i = length; i-- > 0;) {
-        best[3 * i] = NEVER;
-        for (u32 j = i, node = 0; j < length && (node = child(&e->trie, node, e->text.p[j])); j++) {
-            if (e->trie.nodes[node].token < 0 || add(1, best[3 * (j + 1)]) >= best[3 * i]) continue;
-            best[3 * i] = 1 + best[3 * (j + 1)];
-            best[3 * i + 1] = (u32)e->trie.nodes[node].token;
-            best[3 * i + 2] = j + 1;
-        }
+typedef struct { u32 number, token, end; } Spelling; /* tokens, the first of them, where that ends */
+
+/* The fewest tokens of the text from a state, of whose other places these are known. */
+static Spelling fewest_tokens(const Engine *e, u32 state) {
+    Spelling best = {NEVER, 0, 0};
+    for (u32 at = state, node = 0; e->states.p[at].way && (node = child(&e->trie, node, e->states.p[at].byte));) {
+        at = e->states.p[at].way;
+        u32 number = e->states.p[at].tokens; /* one more than from there */
+        if (e->trie.nodes[node].token < 0 || number >= best.number) continue;
+        best = (Spelling){number, (u32)e->trie.nodes[node].token, at};
+    }
+    return best;
+}
+
+/* Dynamic programming over the places of a text. What is left of it is the text of the state there, so
+   that what is known of one serves all that run into it. */
+static void spell(Engine *e, u32 state) {
+    if (state_cost(e, state) > MAX_TEXT) fail(e, TOO_LARGE);
+    e->route.n = 0;
+    for (u32 at = state; !e->states.p[at].tokens; at = way_of(e, at)) {
+        PUSH(e, e->route, at);
+        if (!state_cost(e, at)) break;
+    }
+    while (e->route.n) {
+        u32 at = e->route.p[--e->route.n], next = e->states.p[at].way;
+        e->states.p[at].tokens = 1 + (next ? fewest_tokens(e, at).number : 0);
+        if (!next) continue;
+        int skips = state_cost(e, next) + 1 < state_cost(e, at);
+        if (skips || e->states.p[next].flags & S_SKIPS) e->states.p[at].flags |= S_SKIPS;
     }
 }
 
 /* A text shorter than its cost met a rule whose cost was given (hooks.c) and may not be allowed:
    then the cost, in bytes, bounds the tokens; as it does where there are too many to spell. */
-static u32 tokens_of(Engine *e, u32 state) {
+u32 tokens_of(Engine *e, u32 state) {
     u32 cost = state_cost(e, state);
     if (cost == NEVER || cost > MAX_COUNTED) return cost;
-    if (!e->states.p[state].tokens) {
-        spell_text(e, state);
-        fewest_tokens(e);
-        e->states.p[state].tokens = (e->text.n < cost ? cost : e->best.p[0]) + 1;
-    }
-    return e->states.p[state].tokens - 1;
+    if (!e->states.p[state].tokens) spell(e, state);
+    return e->states.p[state].flags & S_SKIPS ? cost : e->states.p[state].tokens - 1;
 }
 
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room) {
     if (!out || state_cost(e, state) == NEVER) return tokens_of(e, state);
-    spell_text(e, state);
-    fewest_tokens(e);
-    for (u32 place = 0, n = 0; n < room && place < e->text.n && e->best.p[3 * place] < NEVER; n++) {
-        out[n] = e->best.p[3 * place + 1];
-        place = e->best.p[3 * place + 2];
+    spell(e, state);
+    for (u32 n = 0, at = state; n < room && e->states.p[at].way; n++) {
+        Spelling best = fewest_tokens(e, at);
+        if (best.number == NEVER) break;
+        out[n] = best.token;
+        at = best.end;
     }
-    return e->best.p[0];
-}
-
-/* Whether a state can end within some tokens; bytes bound tokens on both sides. */
-static int ends_within(Engine *e, u32 state, u32 tokens) {
-    u32 cost = state_cost(e, state);
-    if (e->trie.all_bytes && cost <= tokens) return 1;
-    if (cost > (u64)tokens * e->trie.max_depth) return 0;
-    return tokens_of(e, state) <= tokens;
-}
-
-u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
-    const Trie *t = &e->trie;
-    u32 removed = 0;
-    if (budget > NEVER) budget = NEVER; /* what cannot be spelled is in no budget */
-    if (budget && t->all_bytes && worst_cost(e, state) <= budget - 1) return 0;
-    RESERVE(e, e->path, t->max_depth + 2);
-    e->path.p[0] = state;
-    for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = t->nodes[i].depth, next = step(e, e->path.p[level - 1], t->nodes[i].byte);
-        e->steps++;
-        if (next == DEAD) {
-            i += t->nodes[i].size;
-            continue;
-        }
-        if (t->nodes[i].token >= 0 && (!budget || !ends_within(e, next, budget - 1)))
-            TOKENS_AT(t, i, k) {
-                row[k >> 5] &= ~(1u << (k & 31));
-                removed++;
-            }
-        e->path.p[level] = next;
-        i++;
-    }
-    return removed;
+    return e->states.p[state].tokens - 1;
 }

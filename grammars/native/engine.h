@@ -69,8 +69,9 @@ typedef struct { u32 head, tail, state, seen, cost; } Stack;
 typedef struct { u32 first, count, state; } StackSet; /* sorted members, of `lists` */
 typedef struct { u32 first, count, whole; } Merge;    /* stacks as given, and what they merge to */
 typedef struct { u32 mask, after, opaque; } Item;     /* opaque: its derivative comes before after */
-enum { S_CLOSED = 1, S_ACCEPTING = 2, S_ENDS = 4, S_ENDED = 8 }; /* once closed: may end here, may be at
-                                                        LOOP_END; soon ends on plain characters: closures.c */
+enum { S_CLOSED = 1, S_ACCEPTING = 2, S_ENDS = 4, S_ENDED = 8, S_SKIPS = 16 }; /* once closed: may end here,
+                                                        may be at LOOP_END; soon ends on plain characters:
+                                                        closures.c; its text is shorter than its cost */
 enum { DEAD = 0 };                                    /* the state without a way on */
 
 typedef struct {
@@ -80,13 +81,16 @@ typedef struct {
     u32 next;                /* class -> state, NONE: not computed */
     u32 record;              /* its mask, + 1 */
     u32 worst;               /* the dearest completion after an allowed token, in bytes, + 1 */
+    u32 way;                 /* the next state of a shortest completion, where `byte` leads; 0: not known */
     u32 tokens;              /* tokens of a shortest completion, + 1 */
+    u32 most;                /* the most of these after an allowed token, + 1 */
+    u32 lane;                /* where most bytes lead (budgets.c), + 1 */
     u32 slice;               /* of what it reads before LOOP_END (heads.c), + 1 */
     u32 mark;                /* of one walk that met it */
     u32 pass;                /* what may surely be read (trie.c), + 1 */
     u16 num_classes;
     u8 flags;
-    u8 unused;
+    u8 byte;
 } State;
 
 /* ---- masks ----------------------------------------------------------------------------- */
@@ -156,6 +160,7 @@ typedef struct {                                      /* states that a walk ofte
 typedef struct { u64 groups; u32 bytes, stops; } Pass; /* so many bytes of these groups may surely be read;
                                                          stops: and no more of them */
 typedef struct { u32 state[NUM_LOOPS], n[NUM_LOOPS]; } Visits; /* of a walk, likewise */
+typedef struct { u64 groups; u32 next; } Lane;         /* every byte of these groups leads there */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
 typedef struct { Exit *p; u32 n, cap; } ExitList;
@@ -218,8 +223,8 @@ typedef struct Engine {
     VEC(Way) ways;                                    /* of one search for a shortest string: a heap */
     VEC(Way) tried;
     u32 solving, mark;
-    VEC(u8) text;                                     /* a shortest completion */
-    VEC(u32) best;                                    /* tokens that spell its rest, by place */
+    VEC(u32) route;                                   /* the states of a shortest completion */
+    VEC(Lane) lanes;
     u32 plain;                                        /* a plain character, once asked for: closures.c */
     u32 weigh, worst;                                 /* masks.c also asks what completions cost */
     CountedList inside;                               /* of one slice, and of what follows it, while
@@ -383,7 +388,12 @@ u32 state_cost(Engine *e, u32 state);
 u32 stack_cost(Engine *e, u32 tail);
 u32 node_cost(Engine *e, u32 node);
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room);
+u32 tokens_of(Engine *e, u32 state);
+
+/* budgets.c */
 u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget);
+
+/* slices.c again, for those that look into slices */
 Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);

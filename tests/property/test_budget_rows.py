@@ -4,6 +4,7 @@ What brute force says of a state is the fewest tokens after which a text is comp
 over all states and all tokens. A token that needs more must never stay in a mask.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 
@@ -236,3 +237,39 @@ def test_costs_that_cannot_be_said_leave_the_next_masks_cheap() -> None:
     steps = native.sizes()["steps"]
     native.fill_row(plain, row, 0)
     assert native.sizes()["steps"] == steps
+
+
+MARKS = [bytes([byte]) for byte in range(32, 127)]
+MANY = [bytes(word) for n in (2, 3, 4) for word in itertools.product(b"abcde", repeat=n)]
+OTHERS = [b'ab"', b'e":', b"\xc3", b"\xa9", b"\xc3\xa9", b"b\xc3", b"a1b", b"cde9", b"\\n", b'\\"']
+LANES = Vocabulary.from_tokens([*MARKS, *MANY, *OTHERS, None], [len(MARKS + MANY + OTHERS)])
+
+
+@pytest.mark.parametrize("bounds", [(0, None), (3, None), (5, 9), (2, 3), (0, 1), (40, 40)])
+@pytest.mark.parametrize("item", ["letters", "text", "hexadecimal"])
+def test_rows_of_long_branches_are_those_of_each_token(
+    item: str, bounds: tuple[int, int | None]
+) -> None:
+    """Down lanes of states, which branches of many tokens lead to at once."""
+    letters = byte_set(b"abcdefghijklmnopqrstuvwxyz")
+    plain = byte_set(set(range(32, 127)) - set(b'"\\'))
+    text = union(expr(plain), lit(b"\xc3\xa9"), concat(lit(b"\\"), byte_set(b'n"')))
+    hexadecimal = byte_set(b"0123456789abcdef")
+    loop = {"letters": letters, "text": text, "hexadecimal": hexadecimal}[item]
+    node = concat(lit(b'"'), repeat(expr(loop), *bounds), lit(b'":cab'))
+    python, native = engines(LANES)
+    one, two = python.start(node), native.start(node)
+    before = native.sizes()["steps"]
+    rows = 0
+    for data in b'"', b"ab", b"e", b"d", b"a", b"c":
+        one, two = (
+            engine.after_bytes(state, data) for engine, state in ((python, one), (native, two))
+        )
+        if not two:
+            break
+        bound = native.fewest_tokens(two)
+        for budget in range(max(bound - 3, 0), bound + 4):
+            assert kept(python, one, budget) == kept(native, two, budget), (data, budget)
+            rows += 1
+    assert rows >= 7
+    assert native.sizes()["steps"] - before < rows * len(LANES.tokens) / 2
