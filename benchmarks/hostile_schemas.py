@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterator
 
 from benchmarks.harness import Report, Spread, arguments, percentile, table
@@ -27,6 +28,7 @@ from radixgen.types import GrammarSpec, SamplingParams
 
 NUM_ORDINARY = 32
 NUM_TOKENS = 12  # of each; three times as many under the schema
+NUM_READY = 20  # hostile ones of a round, or more
 GOAL = 1.2
 SCHEMA = {
     "type": "object",
@@ -100,6 +102,8 @@ class _Attack:
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
         self._numbers = itertools.count()
+        self._ready: deque[tuple[str, GrammarSpec]] = deque()
+        self._prepare()
         self._trying: str | None = None
         self._writing: str | None = None
         self.counts = {"sent": 0, "refused": 0, "writing": 0}
@@ -115,10 +119,11 @@ class _Attack:
                 self._end(self._writing)
                 self._writing, self._trying = self._trying, None
         if self._trying is None:
-            number = next(self._numbers)
-            self._trying = f"hostile {number}"
+            if not self._ready:
+                self._prepare()
+            self._trying, spec = self._ready.popleft()
             self.counts["sent"] += 1
-            message = GenerateRequest(self._trying, SamplingParams(max_tokens=400), hostile(number))
+            message = GenerateRequest(self._trying, SamplingParams(max_tokens=400), spec)
             self._local.engine.add(message, array("i", [1, 2, 3]))
 
     def stop(self) -> None:
@@ -128,6 +133,12 @@ class _Attack:
         self._trying = self._writing = None
         while self._local.engine.grammars and not self._local.engine.grammars.is_idle:
             time.sleep(0.01)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Write the next ones while no step waits: those who send them have their own machines."""
+        for number in itertools.islice(self._numbers, NUM_READY - len(self._ready)):
+            self._ready.append((f"hostile {number}", hostile(number)))
 
     def _end(self, name: str | None) -> None:
         if name is not None:

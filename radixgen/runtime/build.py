@@ -26,7 +26,7 @@ from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
 from radixgen.runtime.drafts import Drafter
 from radixgen.runtime.engine import Engine
-from radixgen.runtime.grammar_pool import LIGHT, NICE, GrammarPool
+from radixgen.runtime.grammar_pool import LIGHT, NICE, SHARE, TIGHT_SHARE, GrammarPool
 from radixgen.runtime.grammar_screen import Screen
 from radixgen.runtime.overlap import OverlappedEngine
 from radixgen.runtime.ranks import Ranks, set_threads, start_ranks
@@ -35,6 +35,7 @@ from radixgen.schedule.scheduler import Scheduler
 from radixgen.tokenizer import StopMatcher, Tokenizer
 from radixgen.types import SamplingParams
 
+ENOUGH_CORES = 4  # threads of steps from which a compile takes little of what they wait for
 SWITCH_SECONDS = 0.0005  # after which a compile lets the loop have the interpreter again
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,8 @@ def _name(dtype: torch.dtype) -> str:
 
 def grammar_pool(tokenizer: Tokenizer) -> GrammarPool:
     """Compiles constraints in threads of its own, after a trial in a process of its own."""
-    return GrammarPool(lambda: make_compiler(tokenizer), Screen(LIGHT), Screen(nice=NICE))
+    share = SHARE if library.default_threads() >= ENOUGH_CORES else TIGHT_SHARE
+    return GrammarPool(lambda: make_compiler(tokenizer), Screen(LIGHT), Screen(nice=NICE), share)
 
 
 def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:

@@ -34,7 +34,8 @@ from radixgen.types import GrammarSpec
 logger = logging.getLogger(__name__)
 
 LIGHT = 0.1  # seconds of the processor within which a light constraint is tried
-SHARE = 1 / 8  # of the time that each lane works while there are steps
+SHARE = 1 / 8  # of the time that a lane works while there are steps
+TIGHT_SHARE = 1 / 16  # where steps want every core, so that they wait for what is taken of one
 CREDIT = 0.25  # seconds that light constraints take of late before there is a rest
 GLANCE = 0.05  # seconds between two looks whether a rest is over
 NICE = 15  # of what tries and compiles heavy ones: a thirtieth of a core that others want
@@ -53,9 +54,11 @@ class Outcome:
 class _Lane:
     """A thread, what tries constraints for it, and how much it may work."""
 
-    def __init__(self, name: str, screen: Screen | None, credit: float, nice: int = 0) -> None:
+    def __init__(
+        self, name: str, screen: Screen | None, share: float, credit: float, nice: int = 0
+    ) -> None:
         self.screen = screen
-        self.duty = Duty(SHARE, credit)
+        self.duty = Duty(share, credit)
         self.thread = ThreadPoolExecutor(1, f"radixgen {name}", partial(_step_back, nice))
 
 
@@ -73,7 +76,7 @@ class GrammarPool:
 
     `wake` is called, from any thread, whenever an outcome is ready. What is not in the cache is
     compiled by `screen` first, and by `patient` if that takes it too long. `pace` tells the pool
-    what the engine is at.
+    what the engine is at. `share`: of the time that each lane works while there are steps.
     """
 
     def __init__(
@@ -81,13 +84,14 @@ class GrammarPool:
         make_compiler: Callable[[], GrammarCompiler],
         screen: Screen | None = None,
         patient: Screen | None = None,
+        share: float = SHARE,
     ) -> None:
         self.wake: Callable[[], None] = lambda: None
         self.pace = Pace()
         self._make_compiler = make_compiler
         self._compiler: GrammarCompiler | None = None
-        self._light = _Lane("grammars", screen, CREDIT)
-        self._slow = _Lane("heavy grammars", patient, 0.0, NICE)
+        self._light = _Lane("grammars", screen, share, CREDIT)
+        self._slow = _Lane("heavy grammars", patient, share, 0.0, NICE)
         self._ready: deque[tuple[int, Outcome]] = deque()  # with its ticket
         self._lock = threading.Lock()
         self._tickets = itertools.count()
@@ -221,7 +225,6 @@ class GrammarPool:
         try:
             grammar = self._compile_new(spec, shared, lane)
         except TakesLong:
-            lane.duty.add(LIGHT)
             raise
         except BaseException:
             self._count(started)
@@ -257,7 +260,11 @@ class GrammarPool:
         whoever needs it waits: what is heavy gets its own."""
         is_heavy = lane is self._slow
         if lane.screen is not None:
-            self._try(spec, lane.screen, is_heavy)
+            try:
+                self._try(spec, lane.screen, is_heavy)
+            finally:
+                if not is_heavy:  # that one is held back by its niceness
+                    lane.duty.add(lane.screen.seconds)
         beside: AbstractContextManager[None] = nullcontext()
         if is_heavy:
             compiler = GrammarCompiler(compiler.vocabulary, DEFAULT_MAX_BYTES // MAX_HEAVY)

@@ -1,7 +1,7 @@
 """Compiles a constraint in a process of its own first, where it can be stopped.
 
     pool's thread ── spec, one line of JSON ──▶ this module as a process: compiles it for bytes
-                  ◀── "ready" once, then "" or what is wrong; null: it takes too long ──
+                  ◀── "ready" once, then ["" or what is wrong; null: it takes too long, seconds] ──
 
 Nothing of that compile is kept: it tells whether the real one, in the runtime's process, ends soon
 and within memory. So a constraint that is made to take long costs the other requests nothing. The
@@ -81,6 +81,7 @@ class Screen:
         self.max_bytes = max_bytes
         self.nice = nice
         self.num_killed = 0
+        self.seconds = 0.0  # of the processor, that the last constraint took
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
@@ -133,6 +134,7 @@ class Screen:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             return
+        self.seconds = self.max_seconds  # unless the process tells
         wait = max(self.max_seconds * PATIENCE, LEAST_WAIT)
         order = {"seconds": self.max_seconds, "spec": asdict(spec)}
         try:
@@ -147,7 +149,7 @@ class Screen:
             raise TakesLong
         if not reply.endswith(b"\n"):
             raise self._explain_end(process)
-        verdict = json.loads(reply)
+        verdict, self.seconds = json.loads(reply)
         if verdict is None:
             raise TakesLong
         if verdict:
@@ -250,10 +252,11 @@ def main() -> None:
         answers.write(b"ready\n")
         answers.flush()
         while line := requests.readline():
+            began = time.process_time()
             verdict = _timed_verdict(compiler, line)
             if verdict is None:
                 compiler = _compiler()  # the other was stopped in the middle of its work
-            answers.write(json.dumps(verdict).encode() + b"\n")
+            answers.write(json.dumps([verdict, time.process_time() - began]).encode() + b"\n")
             answers.flush()
 
 

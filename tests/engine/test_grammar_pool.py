@@ -18,6 +18,7 @@ from radixgen.batch import ScheduledBatch, StepResult
 from radixgen.cache.pages import PagePool
 from radixgen.cache.radix import RadixCache
 from radixgen.config import ScheduleConfig
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
@@ -199,6 +200,25 @@ def test_what_takes_long_delays_no_other_constraint() -> None:
     (outcome,) = pool.take()
     assert outcome.rid == "hostile"
     assert "over 10 s to compile" in str(outcome.error)
+
+
+def test_a_trial_counts_as_work_of_its_lane_whatever_comes_of_it() -> None:
+    class Busy(Verdict):
+        def check(self, spec: GrammarSpec) -> None:
+            self.seconds = 2.0
+            super().check(spec)
+            if spec.source == "wrong":
+                raise InvalidGrammar("wrong")
+
+    vocabulary = Vocabulary.from_tokens(TOKENS, [END])
+    for source, lanes in ("a+", [True, False]), ("wrong", [True, False]), ("slow", [True, False]):
+        pool = GrammarPool(
+            lambda: GrammarCompiler(vocabulary), Busy("slow"), Verdict(), share=1 / 1000
+        )
+        outcome_of(pool, source)
+        await_idle(pool)
+        rests = [lane.duty.rest() > 1000 for lane in (pool._light, pool._slow)]
+        assert rests == lanes, source
 
 
 def test_what_is_known_waits_for_no_trial() -> None:

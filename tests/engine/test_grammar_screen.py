@@ -86,8 +86,10 @@ def test_what_takes_too_long_is_stopped_and_the_next_one_is_not(screen: Screen) 
     screen.max_seconds = 0.01
     with pytest.raises(TakesLong):
         screen.check(large())
+    assert screen.seconds >= 0.01
     screen.max_seconds = 30.0
     screen.check(GOOD)
+    assert 0 < screen.seconds < screen.max_seconds
     assert (pid_of(screen), screen.num_killed) == (pid, 0), "it goes on with the next one"
 
 
