@@ -29,6 +29,7 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
+from radixgen.grammars.interval import IntervalRule, NumberRange
 from radixgen.grammars.json_multiples import multiples
 from radixgen.grammars.json_numbers import EVERY, EXACT, INTEGERS, Number, Numbers, Piece
 
@@ -113,14 +114,24 @@ def places(value: Number) -> int:
 def _piece(piece: Piece, rules: RuleSet) -> Node:
     plain = piece.multiple is None and not piece.nots
     if plain:
-        return _interval(piece, plain_only=False)
+        return _interval_rule(piece, plain_only=False)
     if piece.multiple == 1 and not piece.nots and piece.whole:
-        return _interval(piece, plain_only=True)
+        return _interval_rule(piece, plain_only=True)
     one = Fraction(1) if piece.whole else None
     ends = (piece.low, piece.high, piece.low_open, piece.high_open)
     within = _interval(Piece(*ends, one, frozenset(), piece.whole), plain_only=True)
     steps = ([piece.multiple] if piece.multiple else []) + sorted(piece.nots)
     return multiples(within, piece, [(step, places(step)) for step in steps], rules)
+
+
+@lru_cache(1024)
+def _interval_rule(piece: Piece, *, plain_only: bool) -> IntervalRule:
+    """The texts of the interval of a piece, which the native engine writes by itself. Raises
+    InvalidGrammar for ends of over MAX_DIGITS digits."""
+    low, high = (b"" if end is None else spelled(end) for end in (piece.low, piece.high))
+    ends = NumberRange(low, high, piece.low_open, piece.high_open, piece.whole, plain_only)
+    sure = None if piece.is_empty() or (piece.whole and piece.multiple != 1) else True
+    return IntervalRule(ends, lambda: _interval(piece, plain_only=plain_only), sure)
 
 
 @lru_cache(1024)

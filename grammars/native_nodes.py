@@ -12,6 +12,7 @@ from dataclasses import fields
 from radixgen.grammars.chain import Chain, ChainRule, Listing, ListRule, Marks
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
+from radixgen.grammars.interval import IntervalRule
 from radixgen.grammars.node_program import NodeProgram
 from radixgen.grammars.normal_form import normal_body, remove_left_recursion
 from radixgen.grammars.productive import is_productive
@@ -45,7 +46,7 @@ class NativeNodes:
         """The id of a node in the engine; 0 for the empty language."""
         if isinstance(node, Rule):
             return self._rule_node(node)
-        program = NodeProgram(self._nodes, self.rule_index, self._chain_node)
+        program = NodeProgram(self._nodes, self.rule_index, self._own_node)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
         if 2 * length >= len(self._work):
@@ -114,8 +115,9 @@ class NativeNodes:
         self.hooked.extend([isinstance(rule, Hook)] * count)
 
     def _rule_node(self, rule: Rule) -> int:
-        if isinstance(rule, ChainRule):
-            return self._chain_node(rule)
+        own = self._own_node(rule)
+        if own is not None:
+            return own
         if not (rule.productive or is_productive(rule)):
             return 0
         return self._rule_nodes[self.rule_index(rule)]
@@ -128,6 +130,19 @@ class NativeNodes:
             if known is not None:
                 self._library.rx_set_body(self._at, known, self.build(normal_body(other)))
         return int(bool(rewritten))
+
+    def _own_node(self, rule: Rule) -> int | None:
+        """The id of the node of a rule that the engine puts together; 0 for the empty language."""
+        if isinstance(rule, ChainRule):
+            return self._chain_node(rule)
+        return self._interval_node(rule) if isinstance(rule, IntervalRule) else None
+
+    def _interval_node(self, rule: IntervalRule) -> int:
+        ends = rule.ends
+        low, high = ends.low, ends.high
+        return self._checked(
+            self._library.rx_interval(self._at, low, len(low), high, len(high), ends.flags)
+        )
 
     # ---- chains
 

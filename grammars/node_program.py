@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.derivative import facts, is_proven
 from radixgen.grammars.expr import (
     And,
@@ -30,7 +29,7 @@ SAVE, CHECK, ALIVE, SAVED = range(13, 17)
 
 class NodeProgram:
     """One program. `known` has the ids of expressions built before, `rule_index` gives a rule's,
-    `chain_node` the node of a place in a chain.
+    `own_node` the node of a rule that the engine puts together by itself, None for any other.
 
     What derives nothing becomes the empty language on the way: rules as `productive.py` finds, and
     intersections and complements, where the engine itself looks (CHECK) unless it is told (ALIVE).
@@ -38,8 +37,8 @@ class NodeProgram:
 
     __slots__ = (
         "_boolean",
-        "_chain_node",
         "_known",
+        "_own_node",
         "_places",
         "_rule_index",
         "code",
@@ -51,7 +50,7 @@ class NodeProgram:
         self,
         known: dict[Expr, int],
         rule_index: Callable[[Rule], int],
-        chain_node: Callable[[ChainRule], int],
+        own_node: Callable[[Rule], int | None],
     ) -> None:
         self.code: list[int] = []
         self.data = bytearray()
@@ -59,7 +58,7 @@ class NodeProgram:
         self._places: dict[Expr, int] = {}  # in that list: what comes again is built once
         self._known = known
         self._rule_index = rule_index
-        self._chain_node = chain_node
+        self._own_node = own_node
         self._boolean = 0  # how deep inside of intersections and complements
 
     def add(self, node: Node) -> None:
@@ -78,8 +77,9 @@ class NodeProgram:
     def _rule(self, rule: Rule) -> None:
         if self._boolean:
             raise InvalidGrammar("intersection and complement apply to regular expressions only")
-        if isinstance(rule, ChainRule):
-            self.code += (NODE, self._chain_node(rule))
+        own = self._own_node(rule)
+        if own is not None:
+            self.code += (NODE, own)
         elif rule.productive or is_productive(rule):
             self.code += (RULE, self._rule_index(rule))
         else:

@@ -217,6 +217,12 @@ EXPORT i32 rx_add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
     LEAVE(e, add_list(e, low, high, marks));
 }
 
+/* Returns the node of an interval, see intervals.c. */
+EXPORT i32 rx_interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_length, u32 flags) {
+    ENTER(e);
+    LEAVE(e, interval(e, low, low_length, high, high_length, flags));
+}
+
 /* The node of what may stand at a place of a chain; of the whole chain at a place below 0. */
 EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, i32 place) {
     ENTER(e);

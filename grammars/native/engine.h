@@ -310,6 +310,9 @@ u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);
 int is_in_use(Engine *e, u32 rule);
 
+/* intervals.c */
+u32 interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_length, u32 flags);
+
 /* derive.c */
 u32 derive(Engine *e, u32 node, u32 byte);
 u32 classes_of(Engine *e, u32 node);
