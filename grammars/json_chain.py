@@ -25,7 +25,6 @@ class Context(Protocol):
     @property
     def layout(self) -> Layout: ...
     def value(self, wanted: Goal) -> Node: ...
-    def productive(self, wanted: Goal) -> bool | None: ...
 
 
 @lru_cache(64)
@@ -44,10 +43,10 @@ def _marks(layout: Layout) -> Marks:
 class MemberChain:
     """See `chain.Chain`.
 
-    `goal_of`: what the value of the name of an index has to satisfy, asked when a text may get
-    there. `end`: one more member when all names were passed. `sure`: True where the needed names
-    are known to have values. `others`: the goal of every member of another name, None where there
-    are several or none.
+    `value`: the value of the name of an index, asked when a text may get there. `may_be`: whether
+    it has one; None where only a look at the grammar tells. `end`: one more member when all names
+    were passed. `sure`: True where the needed names are known to have values. `others`: the goal of
+    every member of another name, None where there are several or none.
     """
 
     def __init__(
@@ -56,13 +55,15 @@ class MemberChain:
         names: Sequence[str],
         needed: Collection[str],
         *,
-        goal_of: Callable[[int], Goal],
+        value: Callable[[int], Node],
+        may_be: Callable[[int], bool | None],
         end: Callable[[], Node],
         sure: bool | None,
         others: Goal | None,
     ) -> None:
         self._context = context
-        self._goal_of = goal_of
+        self.value = value
+        self._may_be = may_be
         self.end = end
         self._sure = sure
         self._others = others
@@ -84,13 +85,9 @@ class MemberChain:
         assert self._others is not None
         return self._context.value(self._others)
 
-    def value(self, index: int) -> Node:
-        """The value of a member."""
-        return self._context.value(self._goal_of(index))
-
     def is_open(self, index: int) -> bool | None:
         """Whether a member has a value; None where only a look at the grammar tells."""
-        return self._context.productive(self._goal_of(index)) if self._sure else None
+        return self._may_be(index) if self._sure else None
 
     def whole(self) -> ChainRule:
         """The object."""

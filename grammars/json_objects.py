@@ -103,11 +103,13 @@ class ObjectRules:
 
     def _plain(self) -> Node:
         (names,) = self._chains
+        context, goals = self._context, self._goals
         return MemberChain(
-            self._context,
+            context,
             names,
             self._shape.required,
-            goal_of=lambda index: self._goals[names[index]],
+            value=lambda index: context.value(goals[names[index]]),
+            may_be=lambda index: context.productive(goals[names[index]]),
             end=self.behind_declared,
             sure=self._sure,
             others=self._others(),

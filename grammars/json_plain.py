@@ -6,7 +6,7 @@ one that `json_values.py` finds for any other schema. Knows no text and no rule.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from radixgen.grammars.chain import ChainRule, Listing, ListRule, Marks
 from radixgen.grammars.expr import EMPTY, EPSILON, Node, literal
@@ -14,7 +14,8 @@ from radixgen.grammars.json_chain import MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import required_names, whole
 from radixgen.grammars.json_layout import Layout
-from radixgen.grammars.json_proofs import SAYING
+from radixgen.grammars.json_leaves import leaf
+from radixgen.grammars.json_proofs import SAYING, plainly_has_value
 from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Goal, goal, is_never
 
 _OF_SCALARS = frozenset(
@@ -80,19 +81,44 @@ def plain_object(
         return None
     if False in properties.values():  # a name that is spoken of only to forbid it
         return None
-    names = list(properties)
+    members = _Members(context, node, properties)
     rest = ANYTHING
     if "additionalProperties" in value:
         rest = goal(node.child("additionalProperties"))
     return MemberChain(
         context,
-        names,
+        members.names,
         required,
-        goal_of=lambda index: goal(node.member("properties", names[index])),
+        value=members.value,
+        may_be=members.may_be,
         end=(lambda: EMPTY) if is_never(rest) else behind_declared,
         sure=True,
         others=rest if context.productive(rest) else None,
     ).whole()
+
+
+class _Members:
+    """The declared members of a schema by their index. Of most a look tells what they are, and no
+    schema is made."""
+
+    __slots__ = ("_context", "_node", "_properties", "names")
+
+    def __init__(self, context: Context, node: Schema, properties: dict[str, Any]) -> None:
+        self._context, self._node, self._properties = context, node, properties
+        self.names = list(properties)
+
+    def value(self, index: int) -> Node:
+        name = self.names[index]
+        plain = leaf(self._properties[name])
+        if plain is not None:
+            return plain
+        return self._context.value(goal(self._node.member("properties", name)))
+
+    def may_be(self, index: int) -> bool | None:
+        name = self.names[index]
+        if plainly_has_value(self._properties[name]):
+            return True
+        return self._context.productive(goal(self._node.member("properties", name)))
 
 
 def plain_array(

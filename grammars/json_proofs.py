@@ -20,6 +20,7 @@ from radixgen.grammars.json_keywords import (
     pattern,
     required_names,
 )
+from radixgen.grammars.json_leaves import listed_texts
 from radixgen.grammars.json_shapes import ArrayShape, Goal, ObjectShape, is_never
 from radixgen.grammars.json_terms import hides_siblings
 from radixgen.grammars.text_emptiness import is_boolean, text_is_empty
@@ -180,6 +181,25 @@ SAYING = (
 )
 
 
+# Beside these a schema of one type or several may have no value of any.
+_NARROWING = SAYING - frozenset(
+    (
+        *("type", "properties", "patternProperties", "additionalProperties"),
+        *("items", "prefixItems", "additionalItems", "maxItems"),
+    )
+)
+
+
+def plainly_has_value(value: Any) -> bool:
+    """Whether a look at a schema's text, and not at what it refers to, shows that it has a value:
+    it narrows no type down, or lists strings. False says nothing."""
+    if type(value) is not dict:
+        return value is True
+    if _NARROWING.isdisjoint(value):
+        return bool(value.get("type", True))
+    return "enum" in value and listed_texts(value) is not None
+
+
 def only_refers(node: Schema) -> bool:
     """Whether a schema says no more than that its values are those of another."""
     if "$ref" not in node.value:
@@ -189,6 +209,8 @@ def only_refers(node: Schema) -> bool:
 
 def _has_value(node: Schema) -> bool:
     value = node.value
+    if plainly_has_value(value):
+        return True
     if not _HARD.isdisjoint(value):
         return False
     if not _CHOOSING.isdisjoint(value):
@@ -253,8 +275,9 @@ def _may_have(node: Schema, name: str) -> bool:
     """Whether a member that has to be there plainly has a value."""
     if "patternProperties" in node.value:
         return False
-    if name in (node.get("properties") or ()):
-        return has_value(node.member("properties", name))
+    properties = node.value.get("properties") or {}
+    if name in properties:
+        return plainly_has_value(properties[name]) or has_value(node.member("properties", name))
     return "additionalProperties" not in node.value
 
 

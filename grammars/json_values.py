@@ -12,7 +12,7 @@ from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
 from radixgen.grammars.json_counts import Counts
-from radixgen.grammars.json_decimals import ANY_INTEGER, ANY_NUMBER, number_text, spellings
+from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
@@ -25,11 +25,12 @@ from radixgen.grammars.json_layout import (
     Literals,
     any_value,
 )
+from radixgen.grammars.json_leaves import leaf
 from radixgen.grammars.json_numbers import Numbers
 from radixgen.grammars.json_objects import ObjectRules
 from radixgen.grammars.json_plain import plain_array, plain_object
 from radixgen.grammars.json_proofs import Proofs, only_refers
-from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, goal, is_never
+from radixgen.grammars.json_shapes import Goal, ObjectShape, goal, is_never
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, spelled
 
@@ -61,9 +62,9 @@ class Values:
         return found
 
     def _value(self, wanted: Goal) -> Node:
-        if wanted == ANYTHING:
+        if not wanted:
             return any_value(self.layout)
-        plain = _of_type_alone(wanted)
+        plain = _plainly_scalar(wanted)
         if plain is not None:
             return plain
         if is_never(wanted):
@@ -222,8 +223,20 @@ def _number(value: Fraction) -> Node:
     return literal(spelled_number(value))
 
 
+def _plainly_scalar(wanted: Goal) -> Node | None:
+    """The texts of a goal where a look at its one schema shows that they are scalars, and which."""
+    if len(wanted) > 1:
+        return None
+    ((node, sign),) = wanted
+    return leaf(node.value) if sign else None
+
+
 def _referred(wanted: Goal) -> Goal:
     """The goal that a mere reference stands for; the goal itself if it is none, or goes round."""
+    if len(wanted) == 1:
+        ((node, _),) = wanted
+        if "$ref" not in node.value:  # as most
+            return wanted
     meant, passed = wanted, {wanted}
     while len(meant) == 1:
         ((node, sign),) = meant
@@ -234,36 +247,6 @@ def _referred(wanted: Goal) -> Goal:
             return wanted
         passed.add(meant)
     return meant
-
-
-# The keywords that say something of a string, a number, a boolean or null, beside `type`.
-_SAYING = frozenset(
-    (
-        *("enum", "const", "pattern", "format", "minLength", "maxLength", "minimum", "maximum"),
-        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy"),
-        *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"),
-        *("dependencies", "dependentRequired", "dependentSchemas"),
-        *("disallow", "extends"),
-    )
-)
-_OF_TYPE = {
-    "string": ANY_STRING,
-    "number": ANY_NUMBER,
-    "integer": ANY_INTEGER,
-    "boolean": union(WORDS[False], WORDS[True]),
-    "null": WORDS[None],
-}
-
-
-def _of_type_alone(wanted: Goal) -> Node | None:
-    """Every scalar of one type, as most schemas of members say; None for all others."""
-    if len(wanted) > 1:
-        return None
-    ((node, sign),) = wanted
-    stated = node.value.get("type")
-    if not sign or not isinstance(stated, str) or not _SAYING.isdisjoint(node.value):
-        return None
-    return _OF_TYPE.get(stated)
 
 
 def is_scalar(node: Schema) -> bool:

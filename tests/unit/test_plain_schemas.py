@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from radixgen.grammars import json_keywords, json_texts, json_values
+from radixgen.grammars import json_keywords, json_plain, json_proofs, json_texts, json_values
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_document import Document
@@ -39,6 +39,24 @@ CASES: list[tuple[Any, list[Any]]] = [
     ({"type": ["array"], "items": {"$ref": "#"}, "maxItems": 1}, [[[[]]], [[], []], [1]]),
     ({"type": "array", "items": INTEGER, "minLength": 2, "required": ["a"]}, [[1, 2], ["a"]]),
 ]
+# Schemas of scalars, as they are and as members, with values that they allow, or do not.
+SCALARS: list[tuple[Any, list[Any]]] = [
+    ({"type": "string", "title": "x"}, ["a", "", 1]),
+    ({"type": "boolean", "properties": {"a": False}}, [True, False, None]),
+    ({"type": "null", "minItems": 2}, [None, 0]),
+    ({"type": "integer", "minLength": 3}, [1, "abc"]),
+    ({"type": ["string", "null"]}, ["a", None, 1]),
+    ({"type": "number", "minimum": 2}, [2, 3.5, 1]),
+    ({"enum": ["b", "a", "b", 'c"é']}, ["a", "b", 'c"é', "c"]),
+    ({"type": "string", "enum": ["ab", "abc"]}, ["ab", "abc", "a"]),
+    ({"type": "string", "enum": ["ab", 1]}, ["ab", 1]),
+    ({"type": "integer", "enum": ["ab", 1]}, [1, "ab"]),
+    ({"type": ["string", "null"], "enum": ["ab", None]}, ["ab", None, "a"]),
+    ({"enum": ["ab", "c"], "maxLength": 1}, ["c", "ab"]),
+    ({"enum": ["ab", "c"], "not": {"const": "c"}}, ["ab", "c"]),
+    ({"enum": ["ab", "c"], "const": "c"}, ["c", "ab"]),
+    ({"type": "string", "enum": ["a"], "required": ["b"], "items": False}, ["a", "b"]),
+]
 
 
 def followed(schema: Any, values: list[Any]) -> list[Any]:
@@ -71,6 +89,27 @@ def test_plain_schemas_allow_what_the_general_way_does(
     monkeypatch.setattr(json_values, "plain_array", lambda *_: None)
     assert plain == followed(schema, values)
     assert plain[-1] is False  # the last text of each is none of it
+
+
+@pytest.mark.parametrize(("schema", "values"), SCALARS)
+@pytest.mark.parametrize("required", [[], ["a"]])
+def test_plain_scalars_are_what_the_general_way_finds(
+    schema: Any, values: list[Any], required: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = {"type": "object", "properties": {"a": schema, "b": True}, "required": required}
+    wholes = [(schema, values), (inside, [{"a": value} for value in values])]
+    plain = [followed(*whole) for whole in wholes]
+    for module in (json_plain, json_values):
+        monkeypatch.setattr(module, "leaf", lambda _: None)
+    for module in (json_plain, json_proofs):
+        monkeypatch.setattr(module, "plainly_has_value", lambda _: False)
+    assert plain == [followed(*whole) for whole in wholes]
+    assert not any(found[-1] for found in plain)  # the last value of each is none of it
+
+
+@pytest.mark.parametrize("value", [False, {"type": []}, {"enum": []}, {"enum": [1]}, {"not": {}}])
+def test_what_no_look_shows_is_left_open(value: Any) -> None:
+    assert not json_proofs.plainly_has_value(value)
 
 
 def test_any_value_is_one_rule_for_all_grammars() -> None:
