@@ -41,6 +41,8 @@ SOURCE_COST = 40  # bytes that a cached grammar takes per character of its sourc
 HEALED = "healed"  # an option of any kind: bytes, as Latin-1, that come before the text
 
 Options = dict[str, OptionValue]
+# A spec as plain values: looked up several times in a compile, each time without a call.
+_Key = tuple[str, str, tuple[tuple[str, OptionValue], ...]]
 
 # Kind -> module of radixgen.grammars and its function (source, options, rules) -> Node.
 FRONT_ENDS: dict[str, tuple[str, str]] = {
@@ -105,9 +107,9 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._make_engine = engine_factory
         self._lock = threading.Lock()
-        self._kept: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._kept: OrderedDict[_Key, CompiledGrammar] = OrderedDict()
         self._kept_bytes = 0
-        self._running: dict[GrammarSpec, _Running] = {}
+        self._running: dict[_Key, _Running] = {}
         self._engine = self._fresh_engine()
         with_commas(vocabulary)  # looked up once, rather than within a text's first mask
 
@@ -117,41 +119,42 @@ class GrammarCompiler:
         Raises InvalidGrammar for a constraint that cannot be enforced, derives nothing or needs
         more time or memory than one grammar may take.
         """
+        key = _key(spec)
         with self._lock:
-            found = self._find(spec)
+            found = self._find(key)
             if found is not None:
                 return found
-            running = self._running.get(spec)
+            running = self._running.get(key)
             if running is None:
-                mine = self._running[spec] = _Running()
+                mine = self._running[key] = _Running()
         if running is not None:
             return running.result()
-        return self._run(spec, mine)
+        return self._run(spec, key, mine)
 
     def find(self, spec: GrammarSpec) -> CompiledGrammar | None:
         """The compiled grammar of a spec if it is in the cache."""
         with self._lock:
-            return self._find(spec)
+            return self._find(_key(spec))
 
-    def _find(self, spec: GrammarSpec) -> CompiledGrammar | None:
-        found = self._kept.get(spec)
+    def _find(self, key: "_Key") -> CompiledGrammar | None:
+        found = self._kept.get(key)
         if found is None or found.engine.num_bytes > self._max_bytes // 2:
             return None
-        self._kept.move_to_end(spec)
+        self._kept.move_to_end(key)
         return found
 
-    def _run(self, spec: GrammarSpec, running: "_Running") -> CompiledGrammar:
+    def _run(self, spec: GrammarSpec, key: "_Key", running: "_Running") -> CompiledGrammar:
         try:
             compiled = running.compiled = self._compile(spec)
             with self._lock:
-                self._keep(spec, compiled)
+                self._keep(key, compiled)
             return compiled
         except BaseException as error:
             running.error = error
             raise
         finally:
             with self._lock:
-                del self._running[spec]
+                del self._running[key]
             running.done.release()
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
@@ -188,18 +191,22 @@ class GrammarCompiler:
             warm(engine)
         return engine
 
-    def _keep(self, spec: GrammarSpec, compiled: CompiledGrammar) -> None:
+    def _keep(self, key: "_Key", compiled: CompiledGrammar) -> None:
         if compiled.engine is not self._engine:
             return
-        self._kept[spec] = compiled
-        self._kept_bytes += _cost(spec)
+        self._kept[key] = compiled
+        self._kept_bytes += _cost(key)
         while self._kept_bytes > self._max_bytes // 4 and len(self._kept) > 1:
             oldest, _ = self._kept.popitem(last=False)
             self._kept_bytes -= _cost(oldest)
 
 
-def _cost(spec: GrammarSpec) -> int:
-    return 1000 + SOURCE_COST * len(spec.source)
+def _key(spec: GrammarSpec) -> _Key:
+    return spec.kind, spec.source, spec.options
+
+
+def _cost(key: _Key) -> int:
+    return 1000 + SOURCE_COST * len(key[1])
 
 
 def _start(engine: Engine, node: Node) -> tuple[int, range]:
@@ -223,13 +230,17 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:
     """The node of a spec, by the front end of its kind. Raises InvalidGrammar."""
+    node: Node
+    if not spec.options:
+        node = _front_end(spec.kind)(spec.source, {}, rules)
+        return node
     options = dict(spec.options)
     healed = options.pop(HEALED, "")
     if not isinstance(healed, str) or max(healed, default="") > "\xff":
         raise InvalidGrammar(
             f"the option {HEALED}={healed!r} is not bytes, written as Latin-1 text"
         )
-    node: Node = _front_end(spec.kind)(spec.source, options, rules)
+    node = _front_end(spec.kind)(spec.source, options, rules)
     return concat(literal(healed.encode("latin-1")), node) if healed else node
 
 

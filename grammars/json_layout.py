@@ -64,7 +64,7 @@ def layout(options: Mapping[str, Any]) -> Layout:
     and a colon, and before a closing bracket; that takes what printers of JSON write, indented or
     not. Separators given by name are fixed. Raises InvalidGrammar for anything else.
     """
-    if _NAMES.isdisjoint(options):
+    if not options or _NAMES.isdisjoint(options):
         return _FLEXIBLE
     fixed = [_separator(options, name, mark) for name, mark in _MARKS.items()]
     kind = options.get("whitespace", "flexible")

@@ -65,7 +65,8 @@ def compile_schema(source: str, options: Mapping[str, Any], rules: RuleSet) -> N
 
 def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[Node, Notes]:
     """`compile_schema`, and what the grammar does not enforce: ignored, or left unchecked."""
-    _check_options(options)
+    if options:
+        _check_options(options)
     if len(source) > MAX_SOURCE:
         raise InvalidGrammar(f"a schema of over {MAX_SOURCE} characters")
     document, notes = Document(source), Notes()

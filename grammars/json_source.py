@@ -27,7 +27,7 @@ def read_json(source: str) -> Any:
     """A schema's text, with exact decimals. Raises InvalidGrammar."""
     decoder = _EXACT if _has_long_number(source) else _USUAL
     try:
-        value = decoder.decode(source)
+        value = _decoded(source, decoder)
     except (ValueError, ArithmeticError) as error:
         raise InvalidGrammar(f"the schema is not JSON: {error}") from None
     except RecursionError:
@@ -37,9 +37,20 @@ def read_json(source: str) -> Any:
     return value
 
 
+def _decoded(source: str, decoder: json.JSONDecoder) -> Any:
+    """The value of a text, without a search for blanks around it where there plainly are none."""
+    if source.startswith("{") and source.endswith("}"):
+        value, end = decoder.raw_decode(source)
+        if end == len(source):
+            return value
+    return decoder.decode(source)
+
+
 def _has_long_number(source: str) -> bool:
     """Whether so many digits stand in a row. Two out of every so many characters then are digits,
     which is seldom so and seen much sooner."""
+    if len(source) < MAX_MAGNITUDE:
+        return False
     return bool(_DIGITS.search(source[::_STEP]) and _LONG_NUMBER.search(source))
 
 

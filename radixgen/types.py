@@ -55,6 +55,8 @@ class GrammarSpec:
             text = f"grammar source={shown(given.source)} is not text; a schema is JSON text here"
             raise InvalidRequest(text, "grammar")
         check_text("grammar", given.source)
+        if given.options == ():
+            return
         options: Any = given.options if isinstance(given.options, tuple) else (None,)
         if not all(map(_is_option, options)) or len(dict(options)) < len(options):
             text = f"grammar options={shown(given.options)} is no tuple of pairs, each name once"
@@ -329,6 +331,8 @@ def _check_bias(pairs: tuple[tuple[int, float], ...]) -> None:
 
 def check_text(name: str, text: str) -> None:
     """Raises InvalidRequest when `text` holds a lone surrogate, which is no character in UTF-8."""
+    if text.isascii():  # known of a text at once
+        return
     try:
         text.encode()
     except UnicodeEncodeError as error:
