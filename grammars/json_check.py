@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.formats import is_known
@@ -22,8 +22,7 @@ MAX_DIGITS = 80  # of a divisor or a bound: each is a level of the grammar
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A keyword that is not enforced: where, and why."""
 
     keyword: str
@@ -86,7 +85,9 @@ class Checker:
             ):  # left out; what stands beside it says nothing all the same
                 node.value = {}
             return
-        for keyword in value:  # as it was, where some are left out on the way
+        for keyword, stated in value.items():  # as it was, where some are left out on the way
+            if keyword == "type" and type(stated) is str and stated in TYPES:
+                continue  # as most say
             check = _CHECKS.get(keyword, Checker._unknown)
             if check is not None:
                 check(self, node, keyword)
@@ -114,8 +115,6 @@ class Checker:
 
     def _type(self, node: Schema, keyword: str) -> None:
         stated = node.value[keyword]
-        if isinstance(stated, str) and stated in TYPES:
-            return
         types = stated if isinstance(stated, list) else [stated]
         if "any" in types:
             self._foreign(node, keyword, "type 'any' of draft 3 allows everything")
@@ -269,12 +268,14 @@ class Checker:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a schema says no more than one type, and which values there are, as most do: right,
-    and leads nowhere."""
-    if type(value) is not dict or not _LEAF.issuperset(value):
+    """Whether a schema says no more than one type, and which values there are, as most do, or no
+    more than true or false: right, and leads nowhere."""
+    if type(value) is not dict:
+        return type(value) is bool
+    if not _LEAF.issuperset(value):
         return False
     stated = value.get("type")
-    return isinstance(stated, str) and stated in TYPES and isinstance(value.get("enum", []), list)
+    return type(stated) is str and stated in TYPES and type(value.get("enum", _NO_VALUES)) is list
 
 
 def _is_number(value: Any) -> bool:
@@ -301,6 +302,7 @@ def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
+_NO_VALUES: list[Any] = []
 _LEAF = frozenset(("type", "enum", "title", "description", "default", "examples"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",

@@ -21,6 +21,7 @@ _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
+_LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties"}
 _MORE = _COMBINING | INCLUDING
 _MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
 _BY_PART = frozenset(("required", "properties", "patternProperties", "prefixItems", "items"))
@@ -53,6 +54,8 @@ def _directly(steps: Steps) -> list[Schema]:
     found, bounded, combining = [], [], []
     for node in steps:
         value = node.value
+        if _LOOKED_AT.isdisjoint(value):
+            continue
         if not _MAYBE.isdisjoint(value):
             if _is_hard(value):
                 found.append(node)
