@@ -268,14 +268,20 @@ class Checker:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a schema says no more than one type, and which values there are, as most do, or no
-    more than true or false: right, and leads nowhere."""
+    """Whether a schema says no more than one type, and which values there are, as most do, or what
+    items say so, or no more than true or false: right, and leads nowhere."""
     if type(value) is not dict:
         return type(value) is bool
     if not _LEAF.issuperset(value):
         return False
-    stated = value.get("type")
-    return type(stated) is str and stated in TYPES and type(value.get("enum", _NO_VALUES)) is list
+    stated = value.get("type", "null")
+    if type(stated) is not str or stated not in TYPES:
+        return False
+    if "items" in value:
+        items = value["items"]
+        if type(items) is not dict or "items" in items or not _is_leaf(items):
+            return False
+    return type(value.get("enum", _NO_VALUES)) is list
 
 
 def _is_number(value: Any) -> bool:
@@ -295,15 +301,16 @@ def _num_levels(value: int | Decimal, keyword: str) -> int:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return isinstance(value, list) and _TEXT.issuperset(map(type, value))
 
 
 def _without_path(error: InvalidGrammar) -> str:
     return re.sub(r" \(at [^)]*\)$", "", str(error))
 
 
+_TEXT = frozenset((str,))
 _NO_VALUES: list[Any] = []
-_LEAF = frozenset(("type", "enum", "title", "description", "default", "examples"))
+_LEAF = frozenset(("type", "enum", "items", "title", "description", "default", "examples"))
 _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",

@@ -183,10 +183,12 @@ class Document:
         self.false = Schema({"not": {}}, None, "", base, self)
         self.root = self._root(base)
         named = _num_names(source)
+        if named == 0:
+            return
         if named is None or named > self._num_own_names():
             self._index(self.root)
             self._contested = self._find_contested()
-        elif named:
+        else:
             self._anchor(self.root_value, self._enter(self.root_value, base), self.root)
         if self._contested:
             self.root = self._scoped(self.root, ())

@@ -9,6 +9,7 @@ Trusts the shape of the keywords' values: `json_check.py` has looked at them.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -34,6 +35,7 @@ from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.regex import parse
 
 Names = Callable[[Schema], Texts]  # the names that a `propertyNames` schema lets through
+MAX_PATTERNS = 1024  # whose texts are kept: each is asked for several times
 MAX_DIFFERENCES = 64  # ways to differ from listed values, each told apart by a shape of its own
 KINDS = ("object", "array", "string", "number", "boolean", "null")
 _KIND_OF = {
@@ -195,6 +197,7 @@ def texts(node: Schema, formats: bool) -> Texts:
     return found
 
 
+@lru_cache(MAX_PATTERNS)
 def pattern(source: str) -> Texts:
     """The texts in which a pattern is found."""
     return txt.language(txt.searched(parse(source, dialect="ecma", mode="search")))

@@ -122,11 +122,14 @@ def has_value(node: Schema) -> bool:
 
     False says nothing. A schema that is looked at already shows nothing by itself.
     """
-    found = node.memo.get("has value")
+    found: bool | None = node.memo.get("has value")
     if found is None:
-        node.memo["has value"] = False
-        found = node.memo["has value"] = _has_value(node)
-    return bool(found)
+        found = plainly_has_value(node.value)
+        if not found:
+            node.memo["has value"] = False
+            found = _has_value(node)
+        node.memo["has value"] = found
+    return found
 
 
 # Keywords beside which a look shows nothing, with those that combine schemas in another way.
@@ -209,8 +212,6 @@ def only_refers(node: Schema) -> bool:
 
 def _has_value(node: Schema) -> bool:
     value = node.value
-    if plainly_has_value(value):
-        return True
     if not _HARD.isdisjoint(value):
         return False
     if not _CHOOSING.isdisjoint(value):
@@ -224,7 +225,9 @@ def _has_value(node: Schema) -> bool:
     if "enum" in value or "const" in value:
         return SAYING.intersection(value) <= _LISTING and _admits_some(node)
     stated = value.get("type", "null")
-    return any(_of_type(node, t) for t in ([stated] if isinstance(stated, str) else stated))
+    if isinstance(stated, str):
+        return _of_type(node, stated)
+    return any(_of_type(node, kind) for kind in stated)
 
 
 def _has_one_of(nodes: list[Schema]) -> bool:
@@ -254,7 +257,7 @@ def _of_type(node: Schema, kind: str) -> bool:
             return not bounded and not is_refused(value["format"])
         return not bounded or _in_order(value, "Length")
     if kind == "object":
-        return all(_may_have(node, name) for name in required_names(node))
+        return _may_have(node, required_names(node))
     if kind == "array":
         return not value.get("minItems") or _has_items(node)
     return kind in ("null", "boolean")
@@ -271,14 +274,21 @@ def _in_order(value: dict[str, Any], what: str) -> bool:
     return most is None or value.get(f"min{what}", 0) <= most
 
 
-def _may_have(node: Schema, name: str) -> bool:
-    """Whether a member that has to be there plainly has a value."""
-    if "patternProperties" in node.value:
+def _may_have(node: Schema, names: list[str]) -> bool:
+    """Whether members that have to be there plainly have values."""
+    value = node.value
+    if names and "patternProperties" in value:
         return False
-    properties = node.value.get("properties") or {}
-    if name in properties:
-        return plainly_has_value(properties[name]) or has_value(node.member("properties", name))
-    return "additionalProperties" not in node.value
+    properties = value.get("properties") or {}
+    for name in names:
+        if name not in properties:
+            if "additionalProperties" in value:
+                return False
+        elif not plainly_has_value(properties[name]) and not has_value(
+            node.member("properties", name)
+        ):
+            return False
+    return True
 
 
 def _has_items(node: Schema) -> bool:

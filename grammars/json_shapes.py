@@ -33,6 +33,8 @@ def goal(node: Schema, sign: bool = True) -> Goal:
 
 def is_never(wanted: Goal) -> bool:
     """Whether it plainly demands what no value gives."""
+    if not wanted:
+        return False
     if len(wanted) == 1:  # as most do
         ((node, sign),) = wanted
         return sign and node is node.document.false

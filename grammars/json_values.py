@@ -64,12 +64,17 @@ class Values:
     def _value(self, wanted: Goal) -> Node:
         if not wanted:
             return any_value(self.layout)
-        plain = _plainly_scalar(wanted)
-        if plain is not None:
-            return plain
+        if len(wanted) == 1:
+            ((node, sign),) = wanted
+            plain = leaf(node.value) if sign else None
+            if plain is not None:
+                return plain
         if is_never(wanted):
             return EMPTY
-        if all(sign and is_scalar(node) for node, sign in wanted):
+        for node, sign in wanted:
+            if not sign or not is_scalar(node):
+                break
+        else:
             return self._body(wanted)
         productive = self._proofs.productive(wanted)
         if productive is False:
@@ -221,14 +226,6 @@ def _owner(wanted: Goal) -> Schema:
 
 def _number(value: Fraction) -> Node:
     return literal(spelled_number(value))
-
-
-def _plainly_scalar(wanted: Goal) -> Node | None:
-    """The texts of a goal where a look at its one schema shows that they are scalars, and which."""
-    if len(wanted) > 1:
-        return None
-    ((node, sign),) = wanted
-    return leaf(node.value) if sign else None
 
 
 def _referred(wanted: Goal) -> Goal:

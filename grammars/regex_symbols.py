@@ -6,8 +6,8 @@ Owns what differs between Python's `re` and ECMA-262 in them. Knows nothing of g
 import re
 import string
 import unicodedata
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import Chars, Expr, Ranges, chars, common
@@ -30,8 +30,7 @@ from radixgen.grammars.unicode_classes import (
 _SHOWN = 60  # characters of a pattern in a message
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
+class Flags(NamedTuple):
     """The flags in force. `unicode`: the classes and case of Unicode, else of ASCII.
 
     `ecma`: ECMA-262 where it differs from Python's `re`, and look-ahead allowed.
@@ -49,7 +48,7 @@ class Flags:
         changed = {names[letter]: on for letter in letters if letter in names}
         if "a" in letters or "u" in letters:
             changed["unicode"] = "u" in letters
-        return replace(self, **changed)
+        return self._replace(**changed)
 
 
 class Scanner:
@@ -312,7 +311,7 @@ def _read_class(source: Scanner, flags: Flags) -> Expr:
     ranges = join(*found)
     if flags.ignore_case:
         ranges = fold(ranges, ascii_only=not flags.unicode)
-        flags = replace(flags, ignore_case=False)
+        flags = flags._replace(ignore_case=False)
     return chars(invert(ranges)) if negated else symbol(ranges, flags)
 
 
