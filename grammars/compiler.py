@@ -33,6 +33,8 @@ MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the firs
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
 MUCH_SOURCE = 1500  # characters, from which on rules are looked ahead at, on any machine
 VERY_MUCH_SOURCE = 10_000  # and the first masks made, as where a compile took long
+SHARE_SOURCE = 3000  # characters, with which that may take as long as the rest of a compile
+MOST_SHARE = 2  # times as long, with as many times the characters
 MOST_AHEAD = 0.0025  # seconds for rules
 ENOUGH_SECONDS = 0.008  # of a compile, with all that
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
@@ -225,7 +227,8 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
         met = range(met.start, engine.prepare(start, FIRST_TEXTS).stop)
     if len(source) >= MUCH_SOURCE:
         left = ENOUGH_SECONDS - (time.thread_time() - begin)
-        engine.look_ahead(met, min(2 * taken, MOST_AHEAD, left))
+        share = min(len(source) / SHARE_SOURCE, MOST_SHARE)
+        engine.look_ahead(met, min(share * taken, MOST_AHEAD, left))
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:
