@@ -154,6 +154,7 @@ _LOW: Digits = (_U, _D, _letters("CDEF"), _HEX, _HEX)
 _PAIR: Digits = (*_HIGH, _BACKSLASH, *_LOW)  # of the value less 0x10000
 _SURROGATES = (0xD800, 0xDFFF)
 _SPECIAL = 1 << 0x22 | 1 << 0x2F | 1 << 0x5C  # printable, with short escapes
+_NEVER_RAW = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 
 
@@ -196,8 +197,9 @@ def _hex_set(digits: int) -> Expr:
 
 def _any_class(ranges: Ranges) -> Expr:
     valid = _without(ranges, (_SURROGATES,))
-    raw = _utf8_class(_without(valid, ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))))
-    short = [ord(letter) for point, letter in _SHORT.items() if _within(valid, point, point)]
+    raw = _utf8_class(_without(valid, _NEVER_RAW))
+    single = sum((2 << min(high, 0x7F)) - (1 << low) for low, high in valid if low <= 0x7F)
+    short = [ord(letter) for point, letter in _SHORT.items() if single >> point & 1]
     escaped: list[Node] = [byte_set(short)]
     basic = _within(valid, 0, 0xFFFF)
     if basic:
@@ -211,28 +213,50 @@ def _any_class(ranges: Ranges) -> Expr:
 
 @lru_cache(MEMO_SIZE)
 def _tree(ranges: Ranges, digits: Digits) -> Expr:
-    """The values in `ranges` (sorted, disjoint), written in these digits."""
+    """The values in `ranges` (sorted, disjoint, not adjacent), written in these digits."""
     masks, rest = digits[0], digits[1:]
+    if not rest:
+        return _mask(sum(_between(masks, low, high) for low, high in ranges))
     size = prod(map(len, rest))
-    by_rest: dict[Expr | None, int] = {}
-    for digit, part in _split(ranges, size).items():
-        tail = _tree(part, rest) if rest else None
+    parts, whole = _split(ranges, size)
+    by_rest: dict[Expr, int] = {}
+    for digit, part in parts.items():
+        tail = _tree(tuple(part), rest)
         by_rest[tail] = by_rest.get(tail, 0) | masks[digit]
-    heads: list[Node] = [
-        _mask(mask) if tail is None else concat(_mask(mask), tail) for tail, mask in by_rest.items()
-    ]
-    return _regular(union(*heads))
+    if whole:
+        tail = _tree(((0, size - 1),), rest)
+        mask = sum(_between(masks, low, high) for low, high in whole)
+        by_rest[tail] = by_rest.get(tail, 0) | mask
+    heads = sorted((mask & -mask, mask, tail) for tail, mask in by_rest.items())  # no two alike
+    return _regular(union(*[concat(_mask(mask), tail) for _, mask, tail in heads]))
 
 
-def _split(ranges: Ranges, size: int) -> dict[int, Ranges]:
-    """The ranges by leading digit, each less its digit's value."""
+def _between(masks: tuple[int, ...], low: int, high: int) -> int:
+    """The bytes of the digits from `low` to `high`."""
+    if len(masks) > len(_HEX):  # one byte after another
+        return (masks[high] << 1) - masks[low]
+    return sum(masks[low : high + 1])
+
+
+def _split(ranges: Ranges, size: int) -> tuple[dict[int, list[tuple[int, int]]], Ranges]:
+    """The ranges by leading digit, each less its digit's value; and from which to which digit they
+    are whole: most digits of most classes."""
     parts: dict[int, list[tuple[int, int]]] = {}
+    whole: list[tuple[int, int]] = []
     for low, high in ranges:
-        for digit in range(low // size, high // size + 1):
-            start = digit * size
-            part = (max(low - start, 0), min(high - start, size - 1))
-            parts.setdefault(digit, []).append(part)
-    return {digit: tuple(part) for digit, part in parts.items()}
+        (first, start), (last, stop) = divmod(low, size), divmod(high, size)
+        if first == last and (start or stop < size - 1):
+            parts.setdefault(first, []).append((start, stop))
+            continue
+        if start:
+            parts.setdefault(first, []).append((start, size - 1))
+            first += 1
+        if stop < size - 1:
+            parts.setdefault(last, []).append((0, stop))
+            last -= 1
+        if first <= last:
+            whole.append((first, last))
+    return parts, tuple(whole)
 
 
 def _mask(mask: int) -> Expr:
@@ -241,10 +265,19 @@ def _mask(mask: int) -> Expr:
 
 
 def _within(ranges: Ranges, low: int, high: int) -> Ranges:
-    return tuple((max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low)
+    return tuple([(max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low])
 
 
 def _without(ranges: Ranges, holes: Ranges) -> Ranges:
-    for low, high in holes:
-        ranges = _within(ranges, 0, low - 1) + _within(ranges, high + 1, 0x10FFFF)
-    return ranges
+    """The ranges less the holes, both sorted."""
+    found: list[tuple[int, int]] = []
+    for low, high in ranges:
+        start = low
+        for first, last in holes:
+            if start <= last and first <= high:
+                if start < first:
+                    found.append((start, first - 1))
+                start = last + 1
+        if start <= high:
+            found.append((start, high))
+    return tuple(found)

@@ -145,7 +145,10 @@ def numbers(node: Schema) -> Numbers:
         found = found.meet(Numbers(points=frozenset(Fraction(v) for _, v in listed)))
     if found.is_empty() or not _NUMERIC.intersection(node.value):
         return found
-    return found.meet(num.numbers((bounds(node.value),)))
+    piece = bounds(node.value)
+    if found is num.EVERY:
+        return num.numbers((piece,))
+    return found.meet(Numbers(pieces=(piece,)))  # not one by one, where it has members to list
 
 
 _NUMERIC = frozenset(
