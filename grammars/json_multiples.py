@@ -81,11 +81,27 @@ class _Remainders:
         if left is EMPTY or (self._wanted and now.beyond[0]) or not self._in_reach(now):
             return EMPTY
         key = ("multiple", tuple(self._moduli), tuple(self._places), self._wanted, left, now)
-        if not self._plain or now.place is not None:
-            return self._rules.rule(key, lambda: self._body(left, now))
-        number = self._digits(left, now.remainders[0]) if now.begun and self._most == 0 else None
-        sure = True if now.free or number is not None else None
+        number = self._sure_digits(left, now)
+        is_free = self._plain and now.free and now.place is None
+        sure = True if number is not None or is_free else None
         return self._rules.rule(key, lambda: self._body(left, now), sure, number)
+
+    def _sure_digits(self, left: Expr, now: Read) -> int | None:
+        """How many digits surely lead to an end; None where only a search tells."""
+        if facts(left).nullable and self._may_end(now):
+            return 0
+        if not self._plain:
+            return None
+        if now.place is not None:
+            return self._behind_point(left, now.remainders[0], self._places[0] - now.place)
+        return self._digits(left, now.remainders[0]) if now.begun and self._most == 0 else None
+
+    def _behind_point(self, left: Expr, remainder: int, number: int) -> int | None:
+        """As many digits as a step still has places, if one of them all is a multiple and any so
+        many may follow."""
+        modulus = self._moduli[0]
+        is_near = number > 0 and -remainder * 10**number % modulus < 10**number
+        return number if is_near and _takes_digits(left, number) else None
 
     def _digits(self, left: Expr, remainder: int) -> int | None:
         """How many digits lead to a multiple where any so many may follow: one of 10**k neighbours
