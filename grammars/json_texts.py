@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from radixgen.grammars.derivative import derivative, facts, state_not_empty
-from radixgen.grammars.encode import json_string, utf8
+from radixgen.grammars.derivative import state_not_empty
+from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import (
     ANY_CHAR,
     EMPTY,
@@ -32,7 +32,7 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
-from radixgen.grammars.text_emptiness import is_boolean, is_nullable, text_is_empty
+from radixgen.grammars.text_emptiness import holds_text, is_boolean, is_nullable, text_is_empty
 
 ANY_TEXT = star(ANY_CHAR)
 assert isinstance(ANY_TEXT, Expr)
@@ -198,33 +198,9 @@ def _text(value: str, start: int, stop: int) -> Node:
     return concat(*(chars(((ord(c), ord(c)),)) for c in value[start:stop]))
 
 
-class Recogniser:
-    """Runs one text expression over texts, its states kept between calls."""
-
-    def __init__(self, expr: Expr) -> None:
-        self._start = utf8(expr)
-        self._moves: dict[tuple[Expr, int], Expr] = {}
-
-    def matches(self, value: str) -> bool:
-        state = self._start
-        for byte in value.encode(errors="surrogatepass"):
-            found = self._moves.get((state, byte))
-            if found is None:
-                found = self._moves[state, byte] = derivative(state, byte)
-            if found is EMPTY:
-                return False
-            state = found
-        return facts(state).nullable
-
-
-@lru_cache(256)
-def _recogniser(expr: Expr) -> Recogniser:
-    return Recogniser(expr)
-
-
 def matches(expr: Expr, value: str) -> bool:
     """Whether a text is in the language of a text expression."""
-    return expr is ANY_TEXT or _recogniser(expr).matches(value)
+    return expr is ANY_TEXT or holds_text(expr, value)
 
 
 @lru_cache(4096)

@@ -48,6 +48,19 @@ def text_is_empty(expr: Expr) -> bool | None:
     return _search(expr)
 
 
+def holds_text(expr: Expr, value: str) -> bool:
+    """Whether a text is in the language. Half of a surrogate pair is in none."""
+    here = expr
+    for letter in value:
+        here = _part_derivative(here, ord(letter))
+        if here is EMPTY:
+            return False
+    return is_nullable(here) and (value.isascii() or _SURROGATES.isdisjoint(value))
+
+
+_SURROGATES = frozenset(map(chr, range(0xD800, 0xE000)))
+
+
 def _any(answers: Iterable[bool | None]) -> bool | None:
     found = set(answers)
     return True if True in found else (None if None in found else False)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from radixgen.grammars.derivative import is_empty
+from radixgen.grammars.derivative import derivative, facts, is_empty
 from radixgen.grammars.encode import utf8
 from radixgen.grammars.expr import ANY_CHAR, EMPTY, Expr, complement, conj, repeat
 from radixgen.grammars.json_texts import any_of, few, language, lengths, matches
@@ -31,6 +31,17 @@ def test_intersections_and_differences(one: str, other: str) -> None:
         assert empty == is_empty(utf8(node))
         if any(matches(node, word) for word in words):
             assert not empty
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_texts_are_matched_as_their_bytes_are(pattern: str) -> None:
+    words = ["".join(w) for n in range(5) for w in itertools.product("abé\ud800", repeat=n)]
+    for node in (whole(pattern), complement(whole(pattern))):
+        for word in words:
+            state = utf8(node)
+            for byte in word.encode(errors="surrogatepass"):
+                state = derivative(state, byte)
+            assert matches(node, word) == facts(state).nullable, (node, word)
 
 
 def test_long_texts_are_found_and_limits_are_admitted() -> None:
