@@ -18,7 +18,8 @@ from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
 MAX_COUNT = 10**9  # of characters, items or members
-MAX_DIGITS = 80  # of a divisor or a bound: each is a level of the grammar
+_FEW_DIGITS = 10**18  # whole numbers below have far less than MAX_DIGITS
+MAX_DIGITS = 80  # of a divisor or a bound, each of which is a level of the grammar
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 
 
@@ -88,7 +89,7 @@ class Checker:
         for keyword, stated in value.items():  # as it was, where some are left out on the way
             if keyword == "type" and type(stated) is str and stated in TYPES:
                 continue  # as most say
-            check = _CHECKS.get(keyword, Checker._unknown)
+            check = _CHECKS.get(keyword, _UNKNOWN)
             if check is not None:
                 check(self, node, keyword)
 
@@ -125,6 +126,8 @@ class Checker:
 
     def _count(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]
+        if type(value) is int and 0 <= value <= MAX_COUNT:
+            return
         if not _is_number(value) or value < 0 or value != int(value):
             self._wrong(node, keyword, "a whole number from 0 up")
         if value > MAX_COUNT and keyword.startswith("min"):
@@ -134,6 +137,8 @@ class Checker:
 
     def _number(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]
+        if type(value) is int and -_FEW_DIGITS < value < _FEW_DIGITS:
+            return
         if isinstance(value, bool) and keyword.startswith("exclusive"):
             return
         if not _is_number(value):
@@ -315,6 +320,7 @@ _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",
 }
+_UNKNOWN = Checker._unknown
 _CHECKS: dict[str, Callable[[Checker, Schema, str], None] | None] = {
     "type": Checker._type,
     "enum": Checker._listed,

@@ -7,6 +7,7 @@ import pytest
 from helpers import recognised
 
 from radixgen.grammars.expr import RuleSet
+from radixgen.grammars.json_document import _num_names
 from radixgen.grammars.json_schema import compile_schema
 
 LIST = {
@@ -82,3 +83,17 @@ def test_a_recursive_schema_is_extended_at_every_level(schema: dict[str, Any]) -
     assert answers(schema, texts) == [True, False, False]
     inner = schema["$defs"]["tree"]
     assert answers(inner, ['{"children":[{"x":1}]}']) == [True]
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ('{"$id": "a"}', 1),
+        ('{"id" : "a", "properties": {"id": {}, "my_id": {"default": "x"}}}', 1),
+        ('{"my_id": "a", "x$id": "b", "grid": "c"}', 0),
+        ('{"$anchor":"a","$dynamicAnchor" :\n"b","anchor": "c","$xAnchor": "d"}', 2),
+        ('{"\\u0069d": "a"}', None),
+    ],
+)
+def test_names_are_counted_where_a_text_gives_some(source: str, number: int | None) -> None:
+    assert _num_names(source) == number
