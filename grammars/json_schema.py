@@ -23,6 +23,7 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_blame import unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import hard
@@ -79,7 +80,8 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     try:
         node = _root(document, checker, values)
     except RecursionError:
-        raise InvalidGrammar("the schema nests too many schemas in each other", "#") from None
+        message = "the schema nests too many schemas in each other; move parts to $defs, or flatten it"
+        raise InvalidGrammar(message, "#") from None
     return node, notes
 
 
@@ -90,7 +92,7 @@ def _root(document: Document, checker: Checker, values: Values) -> Node:
         values.explore(root, found)
     node = values.value(root)
     if not is_productive(node):
-        raise InvalidGrammar("no value satisfies the schema", "#")
+        raise unsatisfied(document.root, lambda wanted: is_productive(values.value(wanted)))
     if isinstance(node, ChainRule):  # the engine looks into it when the first text begins
         return values.rules.rule(("root",), lambda: node, productive=True)
     return node

@@ -70,9 +70,14 @@ def _decimal(text: str) -> Decimal:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is no JSON number; it is what one over 1.8e308 becomes on the way")
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+def _plain(value: Any) -> Any:
+    """A decimal as the number that it is, where a double can say which."""
+    return float(value) if isinstance(value, Decimal) and abs(value.adjusted()) < 300 else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, default=_plain).encode
 _USUAL = json.JSONDecoder(parse_float=_decimal, parse_constant=_no_constant)
 _EXACT = json.JSONDecoder(parse_float=_decimal, parse_int=_whole, parse_constant=_no_constant)

@@ -79,7 +79,8 @@ def gen(
 
     At most one constraint: `schema` (a pydantic model, dataclass, TypedDict, Literal, list[T], or a
     JSON schema as dict or text: the value is parsed), `json_schema` (the value stays text),
-    `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `choices` (as `select`), or `dtype`.
+    `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `dtype`, or `choices` (as `select`:
+    scored, not written, so that `max_tokens` does not bound them).
 
     `thinking`: at most so many tokens of thoughts before the answer, which the constraint and stop
     strings leave alone; or an effort (minimal, low, medium, high, xhigh), or a `Thinking` with tags
@@ -105,6 +106,12 @@ def gen(
     if len(named) > 1:
         raise InvalidRequest(f"gen takes one constraint, not {' and '.join(named)}", named[1])
     if choices is not None:
+        if thoughts is not None and max_tokens is not None:
+            raise InvalidRequest(
+                f"max_tokens={shown(max_tokens)} bounds nothing here: choices are scored, not "
+                "written, and thinking has a budget of its own; leave max_tokens out",
+                "max_tokens",
+            )
         own = choice_options({"max_tokens": max_tokens, **options})
         chosen = select(name, choices, 0.0, choices_method)
         return replace(chosen, options=own, thoughts=thoughts)

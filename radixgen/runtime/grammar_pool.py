@@ -10,13 +10,14 @@ long. A request that waits for its grammar delays nobody: steps go on and take i
 grammar that cannot be compiled fails its own request. Knows matchers, and of a request its name.
 """
 
+import hashlib
 import itertools
 import logging
 import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -40,6 +41,8 @@ CREDIT = 0.25  # seconds that light constraints take of late before there is a r
 GLANCE = 0.05  # seconds between two looks whether a rest is over
 NICE = 15  # of what tries and compiles heavy ones: a thirtieth of a core that others want
 MAX_HEAVY = 4  # engines of heavy grammars
+REMEMBERED = 600.0  # seconds for which it is known that a constraint takes too long
+MAX_REMEMBERED = 1000  # of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class GrammarPool:
         self._wanted: dict[str, int] = {}  # rid -> ticket of the last who had it
         self._is_needed = threading.Event()  # a constraint has come
         self._num_open = 0  # pieces of work that no lane is done with
+        self._endless = _Endless()
         self._heavy: deque[GrammarCompiler] = deque(maxlen=MAX_HEAVY)
         self.num_refused = 0
         self.num_cached = 0  # constraints that had been compiled before
@@ -282,15 +286,44 @@ class GrammarPool:
 
     def _try(self, spec: GrammarSpec, screen: Screen, is_heavy: bool) -> None:
         """Raises InvalidGrammar, or TakesLong for what another lane is to try."""
+        if is_heavy and spec in self._endless:
+            raise self._endless.error(screen.max_seconds)
         try:
             screen.check(spec)
         except TakesLong:
             if not is_heavy:
                 raise
-            raise InvalidGrammar(
-                f"the constraint takes over {screen.max_seconds:g} s to compile; simplify its "
-                "patterns or bounds"
-            ) from None
+            self._endless.add(spec)
+            raise self._endless.error(screen.max_seconds) from None
+
+
+class _Endless:
+    """Constraints that took too long of late: who sends one again is answered without a trial."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+
+    def __contains__(self, spec: GrammarSpec) -> bool:
+        return self._until.get(_digest(spec), 0.0) > self._clock()
+
+    def add(self, spec: GrammarSpec) -> None:
+        self._until[_digest(spec)] = self._clock() + REMEMBERED
+        if len(self._until) > MAX_REMEMBERED:
+            self._until.popitem(last=False)
+
+    @staticmethod
+    def error(seconds: float) -> InvalidGrammar:
+        return InvalidGrammar(
+            f"the constraint takes over {seconds:g} s to compile; simplify its patterns or bounds "
+            "(of numbers of items and members too, above all beside uniqueItems)"
+        )
+
+
+def _digest(spec: GrammarSpec) -> bytes:
+    """In place of a spec, which may be large."""
+    text = repr((spec.kind, spec.options)) + spec.source
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMatcher:
@@ -307,9 +340,10 @@ def make_matcher(grammar: CompiledGrammar, max_tokens: int | None) -> GrammarMat
         return matcher  # no text is one of its texts
     if max_tokens is not None and needed > max_tokens:
         about = "up to " if needed > MAX_COUNTED else ""
+        tokens = "token" if needed == 1 else "tokens"
         raise InvalidRequest(
             f"max_tokens={max_tokens} is too few for this grammar: its shortest text has "
-            f"{about}{needed} tokens",
+            f"{about}{needed} {tokens}",
             "max_tokens",
         )
     return matcher

@@ -51,8 +51,10 @@ def schema_spec(schema: Any, param: str, *, compact: bool = False) -> GrammarSpe
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise bad_request(f"{param} is not JSON: {error}", param) from None
+        except RecursionError:
+            raise bad_request(f"{param} is nested too deeply", param) from None
     if not isinstance(schema, dict | bool):
         raise bad_request(f"{param} is not a JSON schema, which is an object or a bool", param)
     options = (("whitespace", "compact"),) if compact else ()

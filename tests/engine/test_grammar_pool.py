@@ -200,6 +200,9 @@ def test_what_takes_long_delays_no_other_constraint() -> None:
     (outcome,) = pool.take()
     assert outcome.rid == "hostile"
     assert "over 10 s to compile" in str(outcome.error)
+    let_go.clear()
+    again = outcome_of(pool, "slow")
+    assert str(again.error) == str(outcome.error), "without a trial, which would be stuck"
 
 
 def test_a_trial_counts_as_work_of_its_lane_whatever_comes_of_it() -> None:
