@@ -80,7 +80,9 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     try:
         node = _root(document, checker, values)
     except RecursionError:
-        message = "the schema nests too many schemas in each other; move parts to $defs, or flatten it"
+        message = (
+            "the schema nests too many schemas in each other; move parts to $defs, or flatten it"
+        )
         raise InvalidGrammar(message, "#") from None
     return node, notes
 

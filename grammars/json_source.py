@@ -75,7 +75,9 @@ def _no_constant(name: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """A decimal as the number that it is, where a double can say which."""
-    return float(value) if isinstance(value, Decimal) and abs(value.adjusted()) < 300 else str(value)
+    return (
+        float(value) if isinstance(value, Decimal) and abs(value.adjusted()) < 300 else str(value)
+    )
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, default=_plain).encode

@@ -78,12 +78,15 @@ def compile_lark(source: str, options: Mapping[str, OptionValue], rules: RuleSet
 def lark_grammar(source: str, start: str = "start", rules: RuleSet | None = None) -> Node:
     """The language of a Lark grammar from its rule `start`, as a byte expression.
 
+    The name of a shipped grammar stands for its text: no grammar is a single word.
+
     Raises InvalidGrammar with line and column of what cannot be read, for names that are
     mentioned and not defined, and for a grammar that derives no text.
     """
     check_source(source)
+    text = shipped(source) if source.isidentifier() else source
     with depth_guard():
-        return _Grammar(_parse(source), RuleSet() if rules is None else rules).start(start)
+        return _Grammar(_parse(text), RuleSet() if rules is None else rules).start(start)
 
 
 def shipped_names() -> list[str]:

@@ -79,8 +79,9 @@ def gen(
 
     At most one constraint: `schema` (a pydantic model, dataclass, TypedDict, Literal, list[T], or a
     JSON schema as dict or text: the value is parsed), `json_schema` (the value stays text),
-    `regex`, `grammar` (GBNF or Lark text, or a GrammarSpec), `dtype`, or `choices` (as `select`:
-    scored, not written, so that `max_tokens` does not bound them).
+    `regex`, `grammar` (GBNF or Lark text, "arithmetic", "json", "python_literal", "sql_subset", or
+    a GrammarSpec), `dtype`, or `choices` (as `select`: scored, not written, so that `max_tokens`
+    does not bound them).
 
     `thinking`: at most so many tokens of thoughts before the answer, which the constraint and stop
     strings leave alone; or an effort (minimal, low, medium, high, xhigh), or a `Thinking` with tags

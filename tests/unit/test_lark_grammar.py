@@ -119,6 +119,8 @@ def test_options() -> None:
         compile_lark('start: "a"', {"root": "start"}, RuleSet())
     with pytest.raises(InvalidGrammar, match="did you mean 'json'"):
         shipped("jsn")
+    with pytest.raises(InvalidGrammar, match="did you mean 'json'"):
+        lark_grammar("jsn")
 
 
 # --- the shipped grammars -------------------------------------------------------------------------
@@ -162,6 +164,7 @@ def test_shipped_examples(name: str) -> None:
     inside, outside = EXAMPLES[name]
     found = recognised(lark_grammar(shipped(name)), inside + outside)
     assert found == [True] * len(inside) + [False] * len(outside)
+    assert recognised(lark_grammar(name), inside + outside) == found, "its name stands for it"
     assert sorted(EXAMPLES) == shipped_names()
 
 
