@@ -1,7 +1,7 @@
 """Why no value satisfies a schema: which of its schemas is the first to blame, by which keywords.
 
 Looked for only when a schema is refused: the way goes down to a schema that every value needs and
-that nothing satisfies by itself, as long as there is one. There, what could be left out is to blame.
+that nothing satisfies by itself, as long as there is one. There, what could be left out is guilty.
 """
 
 from collections.abc import Callable, Iterator
