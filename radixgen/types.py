@@ -55,10 +55,8 @@ class GrammarSpec:
             text = f"grammar source={shown(given.source)} is not text; a schema is JSON text here"
             raise InvalidRequest(text, "grammar")
         check_text("grammar", given.source)
-        if given.options == ():
-            return
         options: Any = given.options if isinstance(given.options, tuple) else (None,)
-        if not all(map(_is_option, options)) or len(dict(options)) < len(options):
+        if options and not (all(map(_is_option, options)) and len(dict(options)) == len(options)):
             text = f"grammar options={shown(given.options)} is no tuple of pairs, each name once"
             raise InvalidRequest(text, "grammar")
 
@@ -312,27 +310,25 @@ def _check_token_ids(name: str, token_ids: tuple[int, ...]) -> None:
     if len(token_ids) > MAX_STOPS:
         raise InvalidRequest(f"{name} holds {len(token_ids)} ids, at most {MAX_STOPS}", name)
     for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise InvalidRequest(f"{name} holds {shown(token_id)}, which is not a token id", name)
+        _check_token_id(name, token_id)
+
+
+def _check_token_id(name: str, token_id: Any) -> None:
+    if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+        raise InvalidRequest(f"{name} holds {shown(token_id)}, which is not a token id", name)
 
 
 def _check_bias(pairs: tuple[tuple[int, float], ...]) -> None:
     for token_id, bias in pairs:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            message = f"logit_bias names {shown(token_id)}, which is not a token id"
-            raise InvalidRequest(message, "logit_bias")
+        _check_token_id("logit_bias", token_id)
         number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not number or not -100 <= bias <= 100:  # NaN compares false
-            message = (
-                f"logit_bias of token {shown(token_id)} is {shown(bias)}, not within -100 and 100"
-            )
+            message = f"logit_bias of token {token_id} is {shown(bias)}, not within -100 and 100"
             raise InvalidRequest(message, "logit_bias")
 
 
 def check_text(name: str, text: str) -> None:
     """Raises InvalidRequest when `text` holds a lone surrogate, which is no character in UTF-8."""
-    if text.isascii():  # known of a text at once
-        return
     try:
         text.encode()
     except UnicodeEncodeError as error:
