@@ -67,7 +67,7 @@ def hostile(number: int) -> GrammarSpec:
 
 def main() -> int:
     options = arguments(__doc__ or "").parse_args()
-    rounds = 3 if options.quick else 7
+    rounds = 3 if options.quick else 15
     report = Report("hostile_schemas", {"rounds": rounds, "ordinary requests": NUM_ORDINARY})
     local = LocalEngine(num_pages=4096, threads=library.default_threads())
     settle()  # as the runtime's process does

@@ -119,7 +119,8 @@ def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             at = f" at {where}" if where else ""
-            raise ValueError(f"it is not a {shown(schema)}: {first['msg']}{at}") from error
+            name = getattr(schema, "__name__", None) or shown(schema)
+            raise ValueError(f"it is no {name}: {first['msg']}{at}") from error
 
     return read
 

@@ -279,7 +279,7 @@ def nested(depth: int) -> dict[str, Any]:
     ("spelling", "status"),
     [
         ({"guided_json": nested(20)}, 200),
-        ({"guided_json": nested(190)}, 400),
+        ({"guided_json": nested(400)}, 400),
         ({"guided_json": {"$ref": "#"}}, 400),
         ({"guided_regex": "(" * 3000 + "a" + ")" * 3000}, 400),
         ({"guided_regex": "(a|aa)+$"}, 200),
