@@ -44,6 +44,7 @@ FEW_TEXTS = {
     "required": ["animal", "favourite_colour"],
     "additionalProperties": False,
 }
+NOISE = 0.1  # of one kind's ratio from run to run, drafts or not: its hundred steps vary by half
 CHI_SQUARE = {1: 15.1, 2: 18.4, 3: 21.1, 4: 23.5, 5: 25.7, 6: 27.9, 7: 29.9, 8: 31.8}
 """By degrees of freedom: exceeded by chance once in ten thousand runs."""
 NAMES = ("Maria Lopez", "John Smith", "Aiko Tanaka", "Lena Fischer", "Omar Haddad", "Ines Costa")
@@ -169,7 +170,7 @@ def _measure(engines: dict[str, LocalEngine], batch: int, num_prompts: int, repo
     report.equal(f"outputs that differ, batch {batch}", differing, 0)
     report.results[f"outputs compared, batch {batch}"] = compared
     report.at_least(f"tokens/s over plain, batch {batch}", len(gains) / spent["all"], 1.0)
-    report.at_least(f"the least of them, batch {batch}", min(gains), 0.95)
+    report.at_least(f"the least of them, batch {batch}", min(gains), 1 - NOISE)
 
 
 def _compare_laws(plain: LocalEngine, drafting: LocalEngine, count: int, report: Report) -> None:
