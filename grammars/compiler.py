@@ -233,17 +233,13 @@ def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:
     """The node of a spec, by the front end of its kind. Raises InvalidGrammar."""
-    node: Node
-    if not spec.options:
-        node = _front_end(spec.kind)(spec.source, {}, rules)
-        return node
     options = dict(spec.options)
     healed = options.pop(HEALED, "")
     if not isinstance(healed, str) or max(healed, default="") > "\xff":
         raise InvalidGrammar(
             f"the option {HEALED}={healed!r} is not bytes, written as Latin-1 text"
         )
-    node = _front_end(spec.kind)(spec.source, options, rules)
+    node: Node = _front_end(spec.kind)(spec.source, options, rules)
     return concat(literal(healed.encode("latin-1")), node) if healed else node
 
 

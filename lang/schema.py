@@ -119,7 +119,7 @@ def _reader(adapter: TypeAdapter[Any], schema: Any) -> Parse:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             at = f" at {where}" if where else ""
-            name = getattr(schema, "__name__", None) or shown(schema)
+            name = schema.__name__ if isinstance(schema, type) else shown(schema)
             raise ValueError(f"it is no {name}: {first['msg']}{at}") from error
 
     return read

@@ -396,7 +396,7 @@ u32 tokens_of(Engine *e, u32 state);
 /* budgets.c */
 u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget);
 
-/* slices.c again, for those that look into slices */
+/* masks.c and slices.c again: what is asked of loops */
 Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);

@@ -130,15 +130,16 @@ class Screen:
             ) from None
 
     def _check(self, spec: GrammarSpec) -> None:
+        self.seconds = 0.0
         self.start()
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             return
-        self.seconds = self.max_seconds  # unless the process tells
         wait = max(self.max_seconds * PATIENCE, LEAST_WAIT)
         order = {"seconds": self.max_seconds, "spec": asdict(spec)}
         try:
             self._hear_hello(process.stdout)
+            self.seconds = self.max_seconds  # unless the process tells
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
             reply = _read_line(process.stdout, wait)

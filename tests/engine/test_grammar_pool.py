@@ -23,7 +23,13 @@ from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.messages import GenerateRequest, RequestFailed, RequestFinished
 from radixgen.runtime.engine import Engine
-from radixgen.runtime.grammar_pool import GrammarPool, Outcome
+from radixgen.runtime.grammar_pool import (
+    MAX_REMEMBERED,
+    REMEMBERED,
+    GrammarPool,
+    Outcome,
+    _Endless,
+)
 from radixgen.runtime.grammar_screen import Screen, TakesLong
 from radixgen.runtime.pace import Pace
 from radixgen.schedule.request import Event, SequenceOutput
@@ -203,6 +209,20 @@ def test_what_takes_long_delays_no_other_constraint() -> None:
     let_go.clear()
     again = outcome_of(pool, "slow")
     assert str(again.error) == str(outcome.error), "without a trial, which would be stuck"
+
+
+def test_what_took_too_long_is_remembered_for_a_while() -> None:
+    now = [0.0]
+    endless = _Endless(lambda: now[0])
+    specs = [GrammarSpec("regex", f"a{{{number}}}") for number in range(MAX_REMEMBERED + 1)]
+    endless.add(specs[0])
+    assert specs[0] in endless
+    assert GrammarSpec("lark", specs[0].source) not in endless
+    now[0] = REMEMBERED
+    assert specs[0] not in endless
+    for spec in specs:
+        endless.add(spec)
+    assert [spec in endless for spec in (specs[0], specs[1], specs[-1])] == [False, True, True]
 
 
 def test_a_trial_counts_as_work_of_its_lane_whatever_comes_of_it() -> None:

@@ -72,6 +72,7 @@ def test_a_process_that_is_not_ready_in_time_answers_the_next_one_by_its_own_ver
         for _ in range(2):
             with pytest.raises(Overloaded, match="not ready within 0 s"):
                 screen.check(GOOD)
+            assert screen.seconds == 0.0, "no constraint was tried"
     pid = pid_of(screen)
     for _ in range(2):
         screen.check(GOOD)

@@ -76,3 +76,7 @@ def test_a_way_that_goes_round_ends() -> None:
 def test_after_many_trials_the_last_place_known_is_named() -> None:
     wide = needing(**{f"m{i}": {} for i in range(2 * MAX_TRIED)}, last=EMPTY_RANGE)
     assert "type, properties and required together leave none (at #)" in refusal(wide)
+
+
+def test_a_number_that_is_wrong_is_shown_as_a_number() -> None:
+    assert refusal({"minLength": 2.5}).startswith("minLength is a whole number from 0 up, not 2.5 ")

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import enum
 import json
+import re
 from typing import Any, Literal, TypedDict
 
 import pytest
@@ -137,3 +138,11 @@ def test_tools_need_describable_functions() -> None:
     with pytest.raises(InvalidRequest, match="different names"):
         call([weather, weather])
     assert json.loads(describe([weather]))["description"] == "The weather of a city."
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"), [(Point, "Point"), (list[Point], "list[")], ids=["class", "list"]
+)
+def test_a_text_that_is_no_value_is_told_by_the_name_of_its_class(schema: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"it is no {re.escape(name)}"):
+        constraint_of(schema)[1]("{")

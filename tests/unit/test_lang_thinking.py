@@ -338,3 +338,9 @@ def test_an_exception_that_escapes_ends_the_state(backend: ScriptedBackend) -> N
 
     with pytest.raises(Escape):
         program.run(backend=backend)
+
+
+def test_thoughts_before_choices_have_their_budget_alone() -> None:
+    with pytest.raises(InvalidRequest, match="max_tokens=4 bounds nothing here"):
+        gen("x", choices=["blue", "red"], thinking=20, max_tokens=4)
+    gen("x", choices=["blue", "red"], max_tokens=4)  # as programs for SGLang do
