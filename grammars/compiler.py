@@ -23,6 +23,7 @@ from radixgen.grammars.engine import Engine, NativeEngine, make_engine
 from radixgen.grammars.expr import Node, RuleSet, concat, literal
 from radixgen.grammars.following import Following, with_commas
 from radixgen.grammars.matcher import GrammarMatcher
+from radixgen.grammars.native_schemas import PlainSchemas
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.grammars.warm import warm
 from radixgen.types import GrammarSpec, OptionValue
@@ -167,8 +168,7 @@ class GrammarCompiler:
         rules, begin = RuleSet(), time.thread_time()
         engine = self._current_engine()
         try:
-            node = build(spec, rules)
-            start, met = _start(engine, node)
+            start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
@@ -211,6 +211,13 @@ def _cost(key: _Key) -> int:
     return 1000 + SOURCE_COST * len(key[1])
 
 
+def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, range] | None:
+    """`_start` of a plain schema, which the native engine reads by itself; None of any other."""
+    if spec.kind != "json_schema" or spec.options or not isinstance(engine, NativeEngine):
+        return None
+    return engine.start_schema(spec.source, _plain_schemas())
+
+
 def _start(engine: Engine, node: Node) -> tuple[int, range]:
     """The first state, and the rules on the way, by their numbers, where the engine has any."""
     if isinstance(engine, NativeEngine):
@@ -241,6 +248,13 @@ def build(spec: GrammarSpec, rules: RuleSet) -> Node:
         )
     node: Node = _front_end(spec.kind)(spec.source, options, rules)
     return concat(literal(healed.encode("latin-1")), node) if healed else node
+
+
+@cache
+def _plain_schemas() -> PlainSchemas:
+    """What that engine asks of the front end, imported when it is first asked for."""
+    found: PlainSchemas = importlib.import_module("radixgen.grammars.json_native").PLAIN
+    return found
 
 
 @cache

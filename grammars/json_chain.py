@@ -28,7 +28,7 @@ class Context(Protocol):
 
 
 @lru_cache(64)
-def _marks(layout: Layout) -> Marks:
+def member_marks(layout: Layout) -> Marks:
     return Marks(
         layout.opened(b"{"),
         literal(b"}"),
@@ -73,7 +73,7 @@ class MemberChain:
         self.words = all_spelled(names)
         self.needed = [name in needed for name in names]
         self._last = len(names) - 1 - self.needed[::-1].index(True) if True in self.needed else -1
-        self.marks = _marks(context.layout)
+        self.marks = member_marks(context.layout)
 
     @property
     def has_others(self) -> bool:

@@ -23,7 +23,7 @@ _SAYING = frozenset(
     )
 )
 _BESIDE_LISTS = _SAYING - {"enum"}
-_OF_TYPE = {
+OF_TYPE = {
     "string": ANY_STRING,
     "number": ANY_NUMBER,
     "integer": ANY_INTEGER,
@@ -46,7 +46,7 @@ def leaf(value: Any) -> Node | None:
     stated = value.get("type")
     if type(stated) is not str or not _SAYING.isdisjoint(value):
         return None
-    return _OF_TYPE.get(stated)
+    return OF_TYPE.get(stated)
 
 
 def listed_texts(value: dict[str, Any]) -> list[str] | None:

@@ -133,13 +133,13 @@ def plain_array(
         return None
     items, high = goal(node.child("items")), value.get("maxItems")
     low, high = whole(value.get("minItems", 0)), None if high is None else whole(high)
-    listing = Listing(_marks(context.layout), lambda: context.value(items), low, high)
+    listing = Listing(item_marks(context.layout), lambda: context.value(items), low, high)
     shape = ArrayShape(rest=items, low=low, high=high)
     return ListRule(("array", listing), lambda: expand(shape), True, listing)
 
 
 @lru_cache(64)
-def _marks(layout: Layout) -> Marks:
+def item_marks(layout: Layout) -> Marks:
     """Of arrays, whose items have no names."""
     opening, close = layout.opened(b"["), layout.closed(b"]")
     return Marks(opening, literal(b"]"), EPSILON, layout.comma, close, EPSILON, EPSILON)

@@ -21,6 +21,7 @@ from radixgen.grammars.expr import Node
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.native_faults import Faults
 from radixgen.grammars.native_nodes import NEVER, NativeNodes
+from radixgen.grammars.native_schemas import MAX_SOURCE, NativeSchemas, PlainSchemas
 from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
@@ -41,6 +42,9 @@ _SOURCES = (
     "heads.c",
     "closures.c",
     "chains.c",
+    "json.c",
+    "schemas.c",
+    "forms.c",
     "intervals.c",
     "complete.c",
     "budgets.c",
@@ -70,6 +74,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
         "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
+        "rx_schema": (i32, (pointer, text, u32, pointer, pointer)),
+        "rx_form": (i32, (pointer, u32)),
+        "rx_form_text": (text, (pointer, u32)),
         "rx_interval": (i32, (pointer, text, u32, text, u32, u32)),
         "rx_expand": (i32, (pointer, u32)),
         "rx_set_body": (None, (pointer, u32, u32)),
@@ -123,6 +130,7 @@ class NativeEngine:
         self._finalizer = weakref.finalize(self, library.rx_free, self._at)
         self._rx_mask, self._rx_token = library.rx_mask, library.rx_token
         self.nodes = NativeNodes(library, self._at, faults.checked)
+        self.schemas: NativeSchemas | None = None  # made when the first is read
         self._bitmask: Words | None = None
         self._bitmask_at = 0
         self._bitmask_stride = self._bitmask_rows = 0
@@ -149,6 +157,27 @@ class NativeEngine:
             before = len(self.nodes.rules)
             built = self.nodes.build(node)
             state = self._checked(self._library.rx_start(self._at, built)) if built else 0
+            return state, range(before, len(self.nodes.rules))
+
+    def start_schema(self, source: str, plain: PlainSchemas) -> tuple[int, range] | None:
+        """`start_with_rules` of a schema by its text; None for one that its front end has to read.
+        Raises nothing for a schema that is wrong: that is the front end's to say."""
+        if len(source) > MAX_SOURCE:
+            return None
+        try:
+            text = source.encode()
+        except UnicodeEncodeError:
+            return None
+        with self._lock:
+            if self.schemas is None:
+                self.schemas = NativeSchemas(
+                    self._library, self._at, self._checked, self.nodes, plain
+                )
+            before = len(self.nodes.rules)
+            built = self.schemas.read(text)
+            if built is None:
+                return None
+            state = self._checked(self._library.rx_start(self._at, built))
             return state, range(before, len(self.nodes.rules))
 
     def look_ahead(self, rules: range, seconds: float) -> None:
@@ -332,12 +361,18 @@ class NativeEngine:
 
 
 def _expander(engine: "weakref.ref[NativeEngine]", faults: Faults) -> Callable[[int, int], int]:
-    """The function that C calls, see `NativeNodes.answer`; it does not keep the engine alive."""
+    """The function that C calls: see `NativeNodes.answer` and `NativeSchemas.answer`. It does not
+    keep the engine alive."""
 
     def expand(index: int, what: int) -> int:
         owner = engine()
         try:
-            return -1 if owner is None else owner.nodes.answer(index, what)
+            if owner is None:
+                return -1
+            if what < 0:
+                assert owner.schemas is not None  # it asks of their forms
+                return owner.schemas.answer(index, what)
+            return owner.nodes.answer(index, what)
         except BaseException as error:
             faults.error = error
             return -1

@@ -80,7 +80,7 @@ class NativeNodes:
             return self.build(rule.way())
         return self.build(rule.normal or rule.body())
 
-    def _kept(self, node: Node) -> int:
+    def kept(self, node: Node) -> int:
         """`build`, once."""
         if isinstance(node, Rule):
             return self._rule_node(node)
@@ -113,6 +113,10 @@ class NativeNodes:
         self.rules.extend([rule] * count)
         self._rule_nodes.extend([node] * count)
         self.hooked.extend([isinstance(rule, Hook)] * count)
+
+    def note_own_rules(self, count: int) -> None:
+        """Count rules that the engine has added for itself."""
+        self._note(None, 0, count)
 
     def _rule_node(self, rule: Rule) -> int:
         own = self._own_node(rule)
@@ -164,17 +168,17 @@ class NativeNodes:
                 bytes(chain.needed),
                 len(words),
                 chain.has_others,
-                self._mark_nodes(chain.marks).buffer_info()[0],
+                self.mark_nodes(chain.marks).buffer_info()[0],
             )
         )
-        self._note(None, 0, len(words) + len(words) // _STRIDE + 2)
+        self.note_own_rules(len(words) + len(words) // _STRIDE + 2)
         self._chains[first] = chain
         self._first_rules[chain] = first
         return first
 
     def _add_list(self, rule: ListRule) -> int:
         listing = rule.listing
-        marks, high = self._mark_nodes(listing.marks), listing.high
+        marks, high = self.mark_nodes(listing.marks), listing.high
         index = self._checked(
             self._library.rx_add_list(
                 self._at, listing.low, NONE if high is None else high, marks.buffer_info()[0]
@@ -184,11 +188,11 @@ class NativeNodes:
         self._chains[index], self._indices[rule] = listing, index
         return index
 
-    def _mark_nodes(self, marks: Marks) -> "array[int]":
+    def mark_nodes(self, marks: Marks) -> "array[int]":
         """The ids of what stands between the parts of chains, in the order of native/engine.h."""
         found = self._marks.get(marks)
         if found is None:
-            found = array("I", (self._kept(getattr(marks, f.name)) for f in fields(marks)))
+            found = array("I", (self.kept(getattr(marks, f.name)) for f in fields(marks)))
             self._marks[marks] = found
         return found
 
@@ -196,14 +200,14 @@ class NativeNodes:
         """The id of a node; or of the words of a stride two bits each: 1 where one surely has a
         value, 2 where the engine has to ask for its part."""
         if asked == _VALUE:
-            return self._kept(chain.value(word))
+            return self.kept(chain.value(word))
         assert not isinstance(chain, Listing)
         if asked == _PART:
             return self.build(chain.part(word))
         if asked == _END:
             return self.build(chain.end())
         if asked == _OTHER:
-            return self._kept(chain.other_value())
+            return self.kept(chain.other_value())
         bits = 0
         for place, index in enumerate(range(word, min(word + _STRIDE, len(chain.words)))):
             is_open = chain.is_open(index)

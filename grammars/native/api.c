@@ -103,7 +103,7 @@ EXPORT void rx_free(Engine *e) {
     for (u32 i = 0; i < e->rows.n; i++) free(e->rows.p[i]);
     for (u32 i = 0; i < e->slices.n; i++) free_slice(e->slices.p[i]);
     DROP(e->nodes), DROP(e->masks), DROP(e->pool), DROP(e->lists), DROP(e->words), DROP(e->tables),
-    DROP(e->rules), DROP(e->chains), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
+    DROP(e->rules), DROP(e->chains), DROP(e->forms), DROP(e->pieces), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
     DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->merged), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
     DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->asked),
@@ -215,6 +215,24 @@ EXPORT i32 rx_add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8
 EXPORT i32 rx_add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
     ENTER(e);
     LEAVE(e, add_list(e, low, high, marks));
+}
+
+/* Returns the form of a schema's text, + 1, or 0 where it is not plain: see schemas.c. `num_rules` gets
+   the number of rules that it adds, also before a fault. */
+EXPORT i32 rx_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules) {
+    ENTER(e);
+    LEAVE(e, read_schema(e, text, length, fixed, num_rules));
+}
+
+/* Returns the node of a form. */
+EXPORT i32 rx_form(Engine *e, u32 form) {
+    ENTER(e);
+    LEAVE(e, form_value(e, form));
+}
+
+/* The text of a form that has one, which Python reads. */
+EXPORT const u8 *rx_form_text(const Engine *e, u32 form) {
+    return e->pool.p + e->words.p[e->forms.p[form].text - 1].offset;
 }
 
 /* Returns the node of an interval, see intervals.c. */

@@ -11,8 +11,16 @@ enum { ASK_VALUE = 3, ASK_OPEN, ASK_PART, ASK_END, ASK_OTHER, ASK_BITS = 3 };
 #define OPEN (NONE - 1)          /* a word before the rule of what is behind it */
 #define ASKED (NONE - 2)         /* a word whose part Python gives */
 
-static u32 ask(Engine *e, u32 rules, u32 what, u32 index) {
-    i32 answer = e->expand(rules, (i32)(index << ASK_BITS | what)); /* may add anything */
+/* What a chain of known forms says of itself: each of its words has a value. */
+static u32 tell(Engine *e, const Chain *c, u32 what, u32 index) {
+    if (what == ASK_OPEN) return 0x5555;
+    if (what == ASK_END) return EMPTY;
+    return form_value(e, e->lists.p[c->forms + (what == ASK_OTHER ? c->count : index)]);
+}
+
+static u32 ask(Engine *e, Chain c, u32 what, u32 index) {
+    if (c.forms != NONE) return tell(e, &c, what, index);
+    i32 answer = e->expand(c.rules, (i32)(index << ASK_BITS | what)); /* may add anything */
     if (answer < 0) fail(e, CALLBACK);
     return (u32)answer;
 }
@@ -29,7 +37,7 @@ static u32 fresh(Engine *e, u32 count) {
    what is behind other words. */
 u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
               const Marks *marks) {
-    Chain c = {.rules = e->rules.n, .count = count, .others = others, .marks = *marks};
+    Chain c = {.rules = e->rules.n, .count = count, .others = others, .forms = NONE, .marks = *marks};
     c.words = e->words.n;
     c.parts = fresh(e, count);
     c.places = fresh(e, count + 1);
@@ -53,7 +61,7 @@ u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, 
 
 /* Learn of the words of a stride which have a value at all. */
 static void open_stride(Engine *e, Chain c, u32 first) {
-    u32 bits = ask(e, c.rules, ASK_OPEN, first);
+    u32 bits = ask(e, c, ASK_OPEN, first);
     for (u32 i = first; i < first + STRIDE && i < c.count; i++, bits >>= 2)
         e->lists.p[c.parts + i] = bits & 1 ? OPEN : bits & 2 ? ASKED : EMPTY;
 }
@@ -61,7 +69,7 @@ static void open_stride(Engine *e, Chain c, u32 first) {
 static u32 part_of(Engine *e, Chain c, u32 index) {
     if (e->lists.p[c.parts + index] == UNKNOWN) open_stride(e, c, index / STRIDE * STRIDE);
     if (e->lists.p[c.parts + index] == ASKED) {
-        u32 part = ask(e, c.rules, ASK_PART, index);
+        u32 part = ask(e, c, ASK_PART, index);
         e->lists.p[c.parts + index] = part;
     }
     return e->lists.p[c.parts + index];
@@ -119,7 +127,7 @@ static int compare_names(const void *x, const void *y) {
     return order ? order : (n > m) - (n < m);
 }
 
-/* The words without their quotes, as one node. */
+/* The words, of which there are some, without their quotes, as one node. */
 static u32 names_of(Engine *e, Chain c) {
     Name *names = borrow(e, c.count * sizeof *names);
     for (u32 i = 0; i < c.count; i++) {
@@ -136,8 +144,8 @@ static u32 names_of(Engine *e, Chain c) {
 
 /* A word that is none of the chain's. Finitely many out of all: there are others. */
 static u32 other_words(Engine *e, Chain c) {
-    u32 parts[2] = {c.marks.inside, make_not(e, names_of(e, c))};
-    if (e->nodes.p[c.marks.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.marks.inside].a);
+    u32 parts[2] = {c.marks.inside, make_not(e, c.count ? names_of(e, c) : EMPTY)};
+    if (c.count && e->nodes.p[c.marks.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.marks.inside].a);
     u32 others = make_and(e, parts, 2), behind = make_rule(e, c.rules + c.count + c.count / STRIDE + 1);
     e->nodes.p[others].flags |= F_ALIVE;
     return make_cat(e, c.marks.quote, make_cat(e, others, make_cat(e, c.marks.quote, behind)));
@@ -146,7 +154,7 @@ static u32 other_words(Engine *e, Chain c) {
 /* ---- places ------------------------------------------------------------------------------------- */
 
 static u32 end_of(Engine *e, Chain c) {
-    return c.others ? other_words(e, c) : ask(e, c.rules, ASK_END, 0);
+    return c.others ? other_words(e, c) : ask(e, c, ASK_END, 0);
 }
 
 /* Where the stride of a place ends, or the chain; NONE when a needed word comes before. */
@@ -185,13 +193,21 @@ u32 chain_place(Engine *e, u32 chain, u32 place) {
 /* Returns the rule of a list. */
 u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
     RESERVE(e, e->rules, 1); /* all or none */
-    PUSH(e, e->chains, ((Chain){.rules = e->rules.n, .low = low, .high = high, .marks = *marks}));
+    Chain c = {.rules = e->rules.n, .is_list = 1, .low = low, .high = high, .forms = NONE, .marks = *marks};
+    PUSH(e, e->chains, c);
     PUSH(e, e->rules, ((Rule){.body = NONE, .cost = NEVER, .checked = 1, .chain = e->chains.n}));
     return e->rules.n - 1;
 }
 
+/* Give the forms of the values of a chain, by its first rule, or of a list. */
+void set_forms(Engine *e, u32 rule, const u32 *forms, u32 count) {
+    u32 at = fresh(e, count);
+    memcpy(e->lists.p + at, forms, count * sizeof *forms);
+    e->chains.p[e->rules.p[rule].chain - 1].forms = at;
+}
+
 static u32 whole_list(Engine *e, Chain c) {
-    u32 value = c.high ? ask(e, c.rules, ASK_VALUE, 0) : EMPTY, ways[2], n = 0;
+    u32 value = c.high ? ask(e, c, ASK_VALUE, 0) : EMPTY, ways[2], n = 0;
     if (!c.low) ways[n++] = c.marks.empty;
     if (value != EMPTY) {
         u32 more = make_cat(e, c.marks.comma, value), high = c.high == NONE ? NONE : c.high - 1;
@@ -204,7 +220,7 @@ static u32 whole_list(Engine *e, Chain c) {
 /* The opening and all that follows. */
 u32 whole_chain(Engine *e, u32 chain) {
     Chain c = e->chains.p[chain];
-    if (!c.count) return make_rule(e, c.rules);
+    if (c.is_list) return make_rule(e, c.rules);
     u32 ways[2], n = 0, first = chain_place(e, chain, 0);
     if (!c.closes) ways[n++] = c.marks.empty;
     if (first != EMPTY) ways[n++] = first;
@@ -226,7 +242,7 @@ int is_in_use(Engine *e, u32 rule) {
     Chain c = e->chains.p[e->rules.p[rule].chain - 1];
     u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
     if (index < c.count) return part_of(e, c, index) == OPEN;
-    return !c.count || index < c.count + strides || c.others;
+    return c.is_list || index < c.count + strides || c.others;
 }
 
 /* The body of a rule of a chain. */
@@ -234,8 +250,8 @@ u32 chain_body(Engine *e, u32 rule) {
     u32 chain = e->rules.p[rule].chain - 1;
     Chain c = e->chains.p[chain];
     u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
-    if (!c.count) return whole_list(e, c);
-    if (index < c.count) return behind(e, chain, index + 1, ask(e, c.rules, ASK_VALUE, index));
+    if (c.is_list) return whole_list(e, c);
+    if (index < c.count) return behind(e, chain, index + 1, ask(e, c, ASK_VALUE, index));
     if (index < c.count + strides) return chain_place(e, chain, (index - c.count) * STRIDE);
-    return behind(e, chain, c.count, ask(e, c.rules, ASK_OTHER, 0));
+    return behind(e, chain, c.count, ask(e, c, ASK_OTHER, 0));
 }

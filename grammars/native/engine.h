@@ -56,10 +56,28 @@ typedef struct { u32 body, entered, cost, way, chain; u8 checked, solved, has_wa
                                                         shortest text is, once asked for, + 1; chain: + 1 */
 /* Words in one order, each before a rest of its own: `words` of them, the first of their `rules`, where
    their parts, places and whether they are needed stand in `lists`, behind which word it `closes`.
-   `others`: whether other words may come behind all of these. Without words it is a list: values, `low`
-   to `high` of them, with commas between. */
+   `others`: whether other words may come behind all of these. A list has no words: values, `low` to
+   `high` of them, with commas between. `forms`: in `lists` too, those of the values of each word and of
+   other words, or of the values of a list; NONE where Python gives them. */
 typedef struct { u32 opening, empty, colon, comma, close, quote, inside; } Marks; /* as of chain.py */
-typedef struct { u32 rules, count, words, parts, places, needed, closes, others, low, high; Marks marks; } Chain;
+typedef struct {
+    u32 rules, count, words, parts, places, needed, closes, others, is_list, low, high, forms;
+    Marks marks;
+} Chain;
+
+/* ---- schemas --------------------------------------------------------------------------- */
+enum PieceKind { P_OBJECT, P_ARRAY, P_STRING, P_WHOLE, P_NUMBER, P_TRUE, P_FALSE, P_NULL };
+typedef struct {     /* a value of a JSON text, before those inside it: names and values in turn */
+    u8 kind, plain;  /* plain: a string of printable ASCII without escapes. WHOLE: a number of digits */
+    u32 at, length;  /* its text, of a string that between its quotes */
+    u32 end;         /* behind the pieces inside */
+    u32 form;        /* of a schema, + 1; 0: none yet */
+} Piece;
+typedef struct { u32 node, text, object, array; } SchemaForm; /* the values of a schema: a node; scalars as
+                                                         of a text, which Python reads, as its word and
+                                                         1; the chain of its objects, of its arrays, and 1.
+                                                         0: none */
+typedef struct { u32 any, string, number, integer, boolean, null; Marks members, items; } Fixed;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
 enum { END = 0, LOOP_END = 1 };                       /* fixed stacks: all read; one item read */
@@ -188,6 +206,8 @@ typedef struct Engine {
     VEC(WordTable) tables;
     VEC(Rule) rules;
     VEC(Chain) chains;
+    VEC(SchemaForm) forms;
+    VEC(Piece) pieces;                                /* of one text while it is read */
     VEC(Stack) stacks;
     VEC(StackSet) sets;
     VEC(Merge) merges;
@@ -305,10 +325,18 @@ u32 join_counts(Counts *counts, u32 n);
 u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
               const Marks *marks);
 u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks);
+void set_forms(Engine *e, u32 rule, const u32 *forms, u32 count);
 u32 chain_place(Engine *e, u32 chain, u32 place);
 u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);
 int is_in_use(Engine *e, u32 rule);
+
+/* json.c */
+int read_json(Engine *e, const u8 *text, u32 length);
+
+/* forms.c */
+u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules);
+u32 form_value(Engine *e, u32 form);
 
 /* intervals.c */
 u32 interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_length, u32 flags);

@@ -100,5 +100,9 @@ def test_grammars_touch_only_their_memory(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(native, "load", build)
     assert native_engine.load_library() is None
     folder = Path(__file__).parent.parent
-    tests = ("property/test_grammar_core.py", "unit/test_budget_masks.py")
+    tests = (
+        "property/test_grammar_core.py",
+        "unit/test_budget_masks.py",
+        "unit/test_native_schemas.py",
+    )
     run_checked(runtime, GRAMMAR_CODE, " ".join(flags), *(str(folder / name) for name in tests))

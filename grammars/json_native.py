@@ -1,0 +1,56 @@
+"""What the native engine asks of this front end where it reads a schema by itself: what is the same
+in all schemas, and scalars that say more than which type they are.
+
+Their grammar is the one that `json_values.py` finds, for the default options.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars.expr import Node, RuleSet
+from radixgen.grammars.json_algebra import Algebra
+from radixgen.grammars.json_chain import member_marks
+from radixgen.grammars.json_check import Checker, Notes
+from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_layout import any_value, layout
+from radixgen.grammars.json_leaves import OF_TYPE
+from radixgen.grammars.json_plain import item_marks
+from radixgen.grammars.json_shapes import goal
+from radixgen.grammars.json_values import Values
+from radixgen.grammars.native_schemas import PlainSchemas
+from radixgen.grammars.productive import is_productive
+
+MAX_SCALARS = 4096  # texts whose reading is kept: many schemas say the same of a string
+
+
+@lru_cache(MAX_SCALARS)
+def scalars(text: bytes) -> Callable[[], Node] | None:
+    """See `PlainSchemas.scalars`."""
+    try:
+        document = Document(text.decode())
+        Checker(document, _refuse, Notes(), formats=True).run()
+        algebra = Algebra(document, _refuse, formats=True)
+        values, wanted = (
+            Values(algebra, RuleSet(), layout({}), any_order=False),
+            goal(document.root),
+        )
+        has_value = values.productive(wanted)
+        if has_value is None:
+            has_value = is_productive(values.value(wanted))
+    except InvalidGrammar:  # to be raised with its place in the whole schema
+        return None
+    return (lambda: values.value(wanted)) if has_value else None
+
+
+def _refuse(keyword: str, node: Schema, why: str) -> None:
+    raise InvalidGrammar(f"{keyword} cannot be enforced: {why}", node.path)
+
+
+_LAYOUT = layout({})
+PLAIN = PlainSchemas(
+    (any_value(_LAYOUT), *(OF_TYPE[t] for t in ("string", "number", "integer", "boolean", "null"))),
+    member_marks(_LAYOUT),
+    item_marks(_LAYOUT),
+    scalars,
+)

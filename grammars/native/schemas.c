@@ -1,0 +1,320 @@
+/* Plain schemas: those whose text shows what they denote, read into chains and lists without Python.
+
+   json_check.py says what a keyword may be, json_keywords.py and json_plain.py what it denotes; this
+   is the same for a part of them, and an equal grammar. A text with anything else, or with a value of
+   another kind than expected, is left to them as a whole, so that every refusal is theirs. */
+#include "schemas.h"
+#include <string.h>
+
+enum { MAX_LISTED = 4096, MAX_HOPS = 32, MAX_PASSES = 32 };
+enum { ASK_WHETHER = -2 };       /* whether Python can read the text of a form */
+
+/* What a keyword speaks of: scalars' and all others that are not read here as one. */
+enum Keyword { TYPE = 1, REF, NAME, PROPERTIES, REQUIRED, ADDITIONAL, ITEMS, LOW, HIGH, UNIQUE, ENUM, CONST, SCALAR, OTHER };
+static const struct { const char *name; u8 keyword; } KEYWORDS[] = {
+    {"type", TYPE}, {"$ref", REF}, {"id", NAME}, {"$id", NAME}, {"properties", PROPERTIES},
+    {"required", REQUIRED}, {"additionalProperties", ADDITIONAL}, {"items", ITEMS}, {"minItems", LOW},
+    {"maxItems", HIGH}, {"uniqueItems", UNIQUE}, {"enum", ENUM}, {"const", CONST}, {"pattern", SCALAR},
+    {"format", SCALAR}, {"minLength", SCALAR}, {"maxLength", SCALAR}, {"minimum", SCALAR},
+    {"maximum", SCALAR}, {"exclusiveMinimum", SCALAR}, {"exclusiveMaximum", SCALAR},
+    {"multipleOf", SCALAR}, {"divisibleBy", SCALAR}, {"allOf", OTHER}, {"anyOf", OTHER},
+    {"oneOf", OTHER}, {"not", OTHER}, {"if", OTHER}, {"then", OTHER}, {"else", OTHER},
+    {"patternProperties", OTHER}, {"propertyNames", OTHER}, {"minProperties", OTHER},
+    {"maxProperties", OTHER}, {"dependencies", OTHER}, {"dependentRequired", OTHER},
+    {"dependentSchemas", OTHER}, {"unevaluatedProperties", OTHER}, {"prefixItems", OTHER},
+    {"additionalItems", OTHER}, {"unevaluatedItems", OTHER}, {"contains", OTHER},
+    {"minContains", OTHER}, {"maxContains", OTHER}, {"extends", OTHER}, {"disallow", OTHER},
+    {"$anchor", OTHER}, {"$dynamicAnchor", OTHER}, {"$recursiveAnchor", OTHER},
+    {"$dynamicRef", OTHER}, {"$recursiveRef", OTHER},
+};
+
+static const char *const TYPES[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
+
+typedef struct { u32 said[OTHER]; } Said;
+
+static int spells(const Reader *r, Piece p, const char *word) {
+    return p.length == strlen(word) && !memcmp(r->text + p.at, word, p.length);
+}
+
+static int is_same(const Reader *r, Piece a, Piece b) {
+    return a.length == b.length && !memcmp(r->text + a.at, r->text + b.at, a.length);
+}
+
+/* The value of a name in an object; NONE where there is none, or not plainly one. */
+static u32 named(const Reader *r, u32 object, Piece wanted) {
+    u32 found = NONE;
+    NAMES(r, object, name) {
+        if (!piece_at(r, name).plain || (found != NONE && is_same(r, piece_at(r, name), wanted))) return NONE;
+        if (is_same(r, piece_at(r, name), wanted)) found = name + 1;
+    }
+    return found;
+}
+
+static enum Keyword keyword_of(const Reader *r, Piece name) {
+    for (u32 i = 0; i < sizeof KEYWORDS / sizeof *KEYWORDS; i++)
+        if (r->text[name.at] == (u8)*KEYWORDS[i].name && spells(r, name, KEYWORDS[i].name))
+            return KEYWORDS[i].keyword;
+    return 0;
+}
+
+/* A URI that a schema has of its own, if it is one: a reference inside may mean another text then. */
+static int read_name(Reader *r, u32 schema, u32 name) {
+    Piece p = piece_at(r, name);
+    if (p.kind != P_STRING) return 1;
+    r->has_names |= schema != 0;
+    return p.plain && !memchr(r->text + p.at, '[', p.length) && !memchr(r->text + p.at, ']', p.length);
+}
+
+/* What a schema says. Returns 0 for what is not read here. */
+static int read_said(Reader *r, u32 schema, Said *out) {
+    memset(out, 0, sizeof *out);
+    NAMES(r, schema, name) {
+        Piece p = piece_at(r, name);
+        enum Keyword keyword = keyword_of(r, p);
+        if (!p.plain || keyword == OTHER || (keyword == NAME && !read_name(r, schema, name + 1))) return 0;
+        if (keyword && keyword != SCALAR && keyword != NAME && out->said[keyword]) return 0;
+        out->said[keyword] = name + 1;
+    }
+    return 1;
+}
+
+/* ---- references --------------------------------------------------------------------------------- */
+
+/* The value in an object or array that a step of a pointer leads to; NONE for what is not plain. */
+static u32 stepped(const Reader *r, u32 from, Piece step) {
+    if (piece_at(r, from).kind == P_OBJECT) return named(r, from, step);
+    if (piece_at(r, from).kind != P_ARRAY || !step.length || step.length > 4) return NONE;
+    u32 index = 0;
+    for (u32 i = 0; i < step.length; i++) {
+        if (r->text[step.at + i] < '0' || r->text[step.at + i] > '9') return NONE;
+        index = index * 10 + r->text[step.at + i] - '0';
+    }
+    VALUES(r, from, value)
+        if (!index--) return value;
+    return NONE;
+}
+
+static int has_name(const Reader *r, u32 object) {
+    if (piece_at(r, object).kind != P_OBJECT) return 0;
+    NAMES(r, object, name)
+        if (keyword_of(r, piece_at(r, name)) == NAME && piece_at(r, name + 1).kind == P_STRING) return 1;
+    return 0;
+}
+
+/* What a reference to a place in this text points to; NONE for any other. */
+static u32 target_of(const Reader *r, u32 reference) {
+    Piece p = piece_at(r, reference);
+    const u8 *text = r->text + p.at;
+    if (p.kind != P_STRING || !p.plain || !p.length || text[0] != '#') return NONE;
+    if (memchr(text, '%', p.length) || memchr(text, '~', p.length)) return NONE;
+    if (p.length > 1 && text[1] != '/') return NONE;
+    u32 here = 0;
+    for (u32 i = 1; i < p.length;) {
+        Piece step = {.at = p.at + i + 1};
+        while (i + 1 + step.length < p.length && text[i + 1 + step.length] != '/') step.length++;
+        here = stepped(r, here, step);
+        if (here == NONE) return NONE;
+        i += 1 + step.length;
+        if (i < p.length && has_name(r, here)) return NONE;
+    }
+    return here;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------ */
+
+/* The place of a form that is not read yet, made if it is new; NONE for what is not read here. */
+static u32 form_of(Reader *r, u32 piece) {
+    Engine *e = r->e;
+    u32 here = piece;
+    for (u32 hops = 0; !piece_at(r, here).form && piece_at(r, here).kind == P_OBJECT; hops++) {
+        Said said;
+        if (hops > MAX_HOPS || !read_said(r, here, &said)) return NONE;
+        u32 reference = said.said[REF];
+        if (!reference) break;
+        for (u32 k = 1; k < OTHER; k++)
+            if (said.said[k] && k != REF && k != NAME) return NONE;
+        r->has_references = 1;
+        if ((here = target_of(r, reference)) == NONE) return NONE;
+    }
+    Piece p = piece_at(r, here);
+    if (!p.form) {
+        if ((p.kind != P_OBJECT && p.kind != P_TRUE) || e->forms.n - r->first >= MAX_FORMS) return NONE;
+        r->places[e->forms.n - r->first] = here;
+        *draft_of(r, e->forms.n) = (Draft){0};
+        PUSH(e, e->forms, ((SchemaForm){0}));
+        e->pieces.p[here].form = e->forms.n;
+    }
+    e->pieces.p[piece].form = e->pieces.p[here].form;
+    return e->pieces.p[here].form - 1;
+}
+
+static u32 type_of(const Reader *r, u32 piece) {
+    for (u32 i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        if (piece_at(r, piece).kind == P_STRING && spells(r, piece_at(r, piece), TYPES[i])) return 1u << i;
+    return 0;
+}
+
+/* The types that `type` names; 0 for what is none. */
+static u32 types_of(const Reader *r, u32 stated) {
+    if (!stated) return T_ALL;
+    if (piece_at(r, stated).kind != P_ARRAY) return type_of(r, stated);
+    u32 found = 0;
+    VALUES(r, stated, value) {
+        u32 one = type_of(r, value);
+        if (!one) return 0;
+        found |= one;
+    }
+    return found;
+}
+
+/* A count, or `none` for no keyword. Returns 0 for what is not plainly one. */
+static int read_count(const Reader *r, u32 piece, u32 none, u32 *out) {
+    *out = none;
+    if (!piece) return 1;
+    Piece p = piece_at(r, piece);
+    if (p.kind != P_WHOLE || p.length > 9) return 0;
+    *out = 0;
+    for (u32 i = 0; i < p.length; i++) *out = *out * 10 + r->text[p.at + i] - '0';
+    return 1;
+}
+
+/* Marks the names that have to be there in their own pieces. */
+static int read_required(const Reader *r, u32 required, u32 properties) {
+    if (!required) return 1;
+    if (piece_at(r, required).kind != P_ARRAY) return 0;
+    u32 listed = 0;
+    VALUES(r, required, value) {
+        Piece p = piece_at(r, value);
+        u32 found = p.kind == P_STRING && p.plain && properties ? named(r, properties, p) : NONE;
+        if (found == NONE || ++listed > MAX_NAMES) return 0;
+        r->e->pieces.p[found - 1].form = 1;
+    }
+    return 1;
+}
+
+static int read_object(Reader *r, const Said *s, Draft d, u32 form) {
+    u32 names = 0;
+    d.properties = s->said[PROPERTIES], d.additional = s->said[ADDITIONAL];
+    if (d.properties) {
+        if (piece_at(r, d.properties).kind != P_OBJECT) return 0;
+        NAMES(r, d.properties, name) {
+            if (++names > MAX_NAMES || named(r, d.properties, piece_at(r, name)) == NONE) return 0;
+            if (form_of(r, name + 1) == NONE) return 0;
+        }
+    }
+    if (d.additional && piece_at(r, d.additional).kind != P_FALSE && form_of(r, d.additional) == NONE) return 0;
+    if (!read_required(r, s->said[REQUIRED], d.properties)) return 0;
+    spend(r->e, names * names / 8);
+    *draft_of(r, form) = d;
+    return 1;
+}
+
+static int read_array(Reader *r, const Said *s, Draft d, u32 form) {
+    d.items = s->said[ITEMS];
+    if (!read_count(r, s->said[LOW], 0, &d.low) || !read_count(r, s->said[HIGH], NONE, &d.high)) return 0;
+    if (d.low > d.high || (s->said[UNIQUE] && piece_at(r, s->said[UNIQUE]).kind != P_FALSE)) return 0;
+    if (d.items && form_of(r, d.items) == NONE) return 0;
+    *draft_of(r, form) = d;
+    return 1;
+}
+
+/* Whether all listed values are plain strings. */
+static int lists_strings(const Reader *r, u32 list) {
+    u32 count = 0;
+    VALUES(r, list, value)
+        if (piece_at(r, value).kind != P_STRING || !piece_at(r, value).plain || ++count > MAX_LISTED) return 0;
+    return count > 0;
+}
+
+static void append(Engine *e, const u8 *bytes, u32 length) {
+    RESERVE(e, e->pool, length);
+    memcpy(e->pool.p + e->pool.n, bytes, length);
+    e->pool.n += length;
+}
+
+static int has_containers(const Reader *r, u32 list) {
+    VALUES(r, list, value)
+        if (piece_at(r, value).kind <= P_ARRAY) return 1;
+    return 0;
+}
+
+/* Keep what a schema says of scalars as a text of its own, without all that says nothing: texts that
+   say the same are then the same. Returns whether Python can read it. */
+static int keep_scalars(Reader *r, u32 schema, u32 form) {
+    Engine *e = r->e;
+    u32 from = e->pool.n;
+    NAMES(r, schema, name) {
+        enum Keyword keyword = keyword_of(r, piece_at(r, name));
+        if (keyword != TYPE && keyword < ENUM) continue;
+        Piece p = piece_at(r, name), v = piece_at(r, name + 1);
+        if (v.kind == P_OBJECT || (v.kind == P_ARRAY && keyword >= CONST)) return 0;
+        u32 quotes = v.kind == P_STRING;
+        append(e, (const u8 *)(e->pool.n == from ? "{" : ","), 1);
+        append(e, r->text + p.at - 1, p.length + 2);
+        append(e, (const u8 *)":", 1);
+        append(e, r->text + v.at - quotes, v.length + 2 * quotes);
+    }
+    append(e, (const u8 *)"}", 2); /* and the end of a C string */
+    PUSH(e, e->words, ((Span){from, e->pool.n - from - 1}));
+    e->forms.p[form].text = e->words.n;
+    i32 answer = e->expand(form, ASK_WHETHER);
+    if (answer < 0) fail(e, CALLBACK);
+    return answer;
+}
+
+static int read_scalars(Reader *r, const Said *s, u32 schema, u32 form) {
+    u32 listed = s->said[ENUM], types = types_of(r, s->said[TYPE]);
+    if (listed && (piece_at(r, listed).kind != P_ARRAY || has_containers(r, listed))) return 0;
+    int is_listed = listed && !s->said[CONST] && !s->said[SCALAR];
+    if (is_listed && (!s->said[TYPE] || types == T_STRING) && lists_strings(r, listed)) {
+        draft_of(r, form)->words = listed;
+        return 1;
+    }
+    int may_contain = s->said[TYPE] ? types & (T_OBJECT | T_ARRAY) : !listed && !s->said[CONST];
+    return !may_contain && keep_scalars(r, schema, form);
+}
+
+/* Read one schema, and make places for those inside. Returns 0 for what is not read here. */
+static int read_form(Reader *r, u32 form) {
+    u32 schema = r->places[form - r->first];
+    Said s;
+    Draft d = {.is_any = piece_at(r, schema).end == schema + 1};
+    *draft_of(r, form) = d;
+    if (d.is_any) return 1;
+    if (!read_said(r, schema, &s) || !(d.types = types_of(r, s.said[TYPE]))) return 0;
+    int of_objects = s.said[PROPERTIES] || s.said[REQUIRED] || s.said[ADDITIONAL];
+    int of_arrays = s.said[ITEMS] || s.said[LOW] || s.said[HIGH] || s.said[UNIQUE];
+    if (s.said[ENUM] || s.said[CONST] || s.said[SCALAR])
+        return !of_objects && !of_arrays && read_scalars(r, &s, schema, form);
+    if ((of_objects && !(d.types & T_OBJECT)) || (of_arrays && !(d.types & T_ARRAY))) return 0;
+    *draft_of(r, form) = d;
+    if (d.types & T_OBJECT && !read_object(r, &s, d, form)) return 0;
+    return !(d.types & T_ARRAY) || read_array(r, &s, *draft_of(r, form), form);
+}
+
+/* Whether what a schema needs inside is known to have a value. */
+static int is_sure(const Reader *r, const Draft *d) {
+    if (d->types & T_OBJECT && d->properties)
+        NAMES(r, d->properties, name)
+            if (piece_at(r, name).form && !draft_of(r, piece_at(r, name + 1).form - 1)->is_sure) return 0;
+    return !(d->types & T_ARRAY) || !d->items || !d->low || draft_of(r, piece_at(r, d->items).form - 1)->is_sure;
+}
+
+/* Whether every schema has a value: those inside mostly come later. */
+static int all_sure(const Reader *r) {
+    u32 n = r->e->forms.n - r->first, left = n, before = 0;
+    for (u32 pass = 0; left && left != before && pass < MAX_PASSES; pass++) {
+        before = left;
+        for (u32 i = n; i-- > 0;)
+            if (!r->drafts[i].is_sure && is_sure(r, r->drafts + i)) r->drafts[i].is_sure = 1, left--;
+    }
+    return !left;
+}
+
+/* Read the schemas of a text that is in pieces. Returns 0 for one that is not read here. */
+int read_forms(Reader *r) {
+    if (form_of(r, 0) == NONE) return 0;
+    for (u32 form = r->first; form < r->e->forms.n; form++)
+        if (!read_form(r, form)) return 0;
+    return !(r->has_names && r->has_references) && all_sure(r);
+}

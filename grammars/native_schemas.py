@@ -1,0 +1,65 @@
+"""Plain schemas that a native engine reads by itself: see `native/schemas.c`.
+
+Owns what the engine asks of the front end then: fixed nodes, and scalars that only a front end can
+read. Knows no keyword and no lock; the engine that has one calls here while it holds it.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from radixgen.grammars.chain import Marks
+from radixgen.grammars.expr import Node
+from radixgen.grammars.native_nodes import NativeNodes
+
+MAX_SOURCE = 1 << 20  # characters; a larger one takes long, and its rules come as texts get there
+_NODE = -1  # what the engine asks of a form that has a text: its node; else whether it has one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainSchemas:
+    """What a front end says. `nodes`: any value, string, number, integer, boolean, null. `scalars`
+    reads a schema that speaks of scalars: how to make its node, or None where it is not surely
+    right, or not sure to have a value."""
+
+    nodes: Sequence[Node]
+    members: Marks
+    items: Marks
+    scalars: Callable[[bytes], Callable[[], Node] | None]
+
+
+class NativeSchemas:
+    """`checked` gives the result of a native call, or raises what it means."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        at: int,
+        checked: Callable[[int], int],
+        nodes: NativeNodes,
+        plain: PlainSchemas,
+    ) -> None:
+        self._library, self._at, self._checked, self._nodes = library, at, checked, nodes
+        self._scalars = plain.scalars
+        fixed = array("I", map(nodes.kept, plain.nodes))
+        fixed += nodes.mark_nodes(plain.members) + nodes.mark_nodes(plain.items)
+        self._fixed, self._fixed_at = fixed, fixed.buffer_info()[0]
+        self._num_rules = ctypes.c_uint32()
+        self._num_rules_at = ctypes.addressof(self._num_rules)
+
+    def read(self, source: bytes) -> int | None:
+        """The node of a schema; None for one that the front end has to read."""
+        form: int = self._library.rx_schema(
+            self._at, source, len(source), self._fixed_at, self._num_rules_at
+        )
+        self._nodes.note_own_rules(self._num_rules.value)
+        return self._checked(self._library.rx_form(self._at, form - 1)) if form > 0 else None
+
+    def answer(self, form: int, what: int) -> int:
+        """What the engine asks about a form that has a text."""
+        make = self._scalars(self._library.rx_form_text(self._at, form))
+        if what != _NODE:
+            return int(make is not None)
+        assert make is not None  # it was asked before
+        return self._nodes.kept(make())

@@ -1,0 +1,310 @@
+"""Schemas that the native engine reads by itself: as the front end reads them, or left to it."""
+
+import contextlib
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixgen.errors import InvalidGrammar
+from radixgen.grammars import json_check, native_engine
+from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.engine import NativeEngine
+from radixgen.grammars.json_native import PLAIN
+from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
+from radixgen.grammars.vocabulary import Vocabulary
+from radixgen.types import GrammarSpec
+
+if native_engine.load_library() is None:
+    pytest.skip("there is no compiler", allow_module_level=True)
+
+TOKENS = [*(bytes((byte,)) for byte in range(256)), b'{"', b'":', b'": ', b'"}', b", ", b"[{", None]
+INTEGER = {"type": "integer"}
+POINT = {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["y"]}
+CLOSED = {**POINT, "additionalProperties": False}
+MANY = {f"name{i}": {"type": ["null", "integer", "boolean"][i % 3]} for i in range(20)}
+LIST = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "$ref": "#/definitions/node",
+    "definitions": {
+        "node": {
+            "type": "object",
+            "properties": {"v": INTEGER, "next": {"$ref": "#/definitions/node"}},
+        },
+        "unread": {"anyOf": []},
+    },
+}
+DATE = {"type": "string", "format": "date", "title": "a day"}
+
+# Schemas that the engine reads, each with texts that they allow, or do not.
+PLAIN_CASES: list[tuple[Any, list[Any]]] = [
+    (True, [1, {"a": [None]}, "é"]),
+    ({}, [1, {"a": [None]}, "é"]),
+    ({"title": "anything"}, [1, {"a": [None], "b\n": 1}, "é", [{}], True, -0.5e3]),
+    (POINT, [{"x": 1, "y": 2}, {"y": 2, "z": [1]}, {"x": 1}, {}]),
+    (CLOSED, [{"x": 1, "y": 2}, {"y": 2, "z": 1}]),
+    ({**POINT, "additionalProperties": INTEGER}, [{"y": 2, "z": 1}, {"y": 2, "z": "a"}]),
+    ({**POINT, "additionalProperties": {}}, [{"y": 2, "z": [{}]}, {"z": 1}]),
+    ({"type": "object"}, [{}, {"a": 1, "b": {"c": []}}, {"a b": None, "é": 1, "/": 2}, []]),
+    ({"type": "object", "additionalProperties": False}, [{}, {"a": 1}]),
+    ({"type": "object", "additionalProperties": DATE}, [{"a": "2020-02-29"}, {"a": "2021-02-29"}]),
+    ({"properties": MANY}, [{"name1": 2, "name18": None}, 3, "x", [1], {"name3": 1}]),
+    ({"type": ["object", "null"], "properties": MANY}, [None, {"name19": 7}, 1]),
+    ({"type": ["array", "string"], "items": POINT}, ["a", [{"y": 1}], 1]),
+    ({"type": "array"}, [[], [1, [2, {}], "a"], {}]),
+    ({"type": "array", "items": POINT}, [[], [{"y": 1}, {"x": 1, "y": 2}], [{}]]),
+    ({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2}, [[1], [], [1, 2, 3]]),
+    ({"type": "array", "maxItems": 0, "uniqueItems": False}, [[], [1]]),
+    ({"type": ["integer", "number"]}, [1.5, 2, "a"]),
+    (LIST, [{"v": 1, "next": {"next": {"v": 2}}}, {"next": 1}]),
+    ({"type": "array", "items": {"$ref": "#"}}, [[[], [[]]], [1]]),
+    ({"$ref": "#/$defs/a/items", "$defs": {"a": {"items": {"type": "array"}}}}, [[1], {}]),
+    (
+        {"properties": {"a": {"$id": "http://x/a", "type": "null"}}, "$id": "http://y"},
+        [{"a": None}, {"a": 1}],
+    ),
+    ({"enum": ["b", "a", "b", "ab", "a b"]}, ["a", "ab", "a b", "c"]),
+    ({"type": "string", "enum": ["ab"], "default": 1e9}, ["ab", "a"]),
+    ({"type": ["string"], "enum": ["ab", "c"]}, ["ab", "c", "b"]),
+    ({"enum": ["é\n", "a"]}, ["é\n", "a", "b"]),
+    ({"enum": [1, None, "a", 2.5]}, [1, None, "a", 2.5, 2]),
+    ({"type": "integer", "enum": [1, 2.5, 7]}, [1, 7, 2]),
+    ({"const": "a"}, ["a", "b"]),
+    ({"const": 3, "enum": [3, "x"]}, [3, "x"]),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "éèà", "a"]),
+    ({"type": "string", "pattern": "^a+$"}, ["aa", "ab"]),
+    ({"type": "number", "minimum": 2, "exclusiveMaximum": 4.5}, [2, 3.5, 4.5]),
+    ({"type": ["number", "null"], "multipleOf": 5}, [10, None, 4]),
+    (
+        {"type": "object", "properties": {"when": DATE}, "required": ["when"]},
+        [{"when": "1999-12-31"}, {}],
+    ),
+    (
+        {"type": "object", "properties": {"a": True, "b": {}}, "unknown": {"type": 1}},
+        [{"a": [], "b": 1}, 1],
+    ),
+]
+
+# Texts that are left to the front end, whether it takes or refuses them.
+OTHERS = [
+    "false",
+    "[]",
+    '"a"',
+    "",
+    " ",
+    "{",
+    '{"type": "object",}',
+    '{"type": "string", "type": "null"}',
+    '{"t\\u0079pe": "string"}',
+    '{"type": "any"}',
+    '{"type": []}',
+    '{"type": ["string", 1]}',
+    '{"default": 1e999}',
+    '{"default": ' + "9" * 500 + "}",
+    '{"default": NaN}',
+    '{"default": 01}',
+    '{"default": "\t"}',
+    '{"default": "\\x"}',
+    '{"default": "\\u12g4"}',
+    '{"default": "',
+    '{"a": 1} {}',
+    '{"a" 1}',
+    '{"default": ' + "[" * 200 + "]" * 200 + "}",
+    '{"properties": {"a": {"type": "string"}, "a": {"type": "null"}}}',
+    '{"properties": {"\\u0061": {"type": "string"}}}',
+    '{"properties": {"é": true}}',
+    '{"properties": {"a": false}}',
+    '{"properties": {"a": 1}}',
+    '{"properties": [1]}',
+    '{"properties": {"a": true}, "required": ["b"]}',
+    '{"properties": {"a": true}, "required": true}',
+    '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}',
+    '{"type": "array", "items": {"$ref": "#"}, "minItems": 1}',
+    '{"type": "array", "minItems": 2, "maxItems": 1}',
+    '{"type": "array", "minItems": 2.0}',
+    '{"type": "array", "minItems": -1}',
+    '{"type": "array", "items": [true]}',
+    '{"type": "array", "items": false}',
+    '{"type": "array", "uniqueItems": true}',
+    '{"type": "string", "items": {"type": 3}}',
+    '{"type": "array", "required": ["a"]}',
+    '{"type": "string", "pattern": "("}',
+    '{"type": "string", "pattern": 1}',
+    '{"type": "string", "format": "idn-hostname"}',
+    '{"type": "string", "minLength": 3, "maxLength": 2}',
+    '{"type": "integer", "minimum": 0.5, "maximum": 0.75}',
+    '{"enum": []}',
+    '{"enum": "a"}',
+    '{"enum": [{}]}',
+    '{"const": {}}',
+    '{"type": "null", "enum": ["a"]}',
+    '{"type": "object", "enum": ["a"]}',
+    '{"pattern": "a"}',
+    '{"$ref": "#"}',
+    '{"$ref": "#a"}',
+    '{"$ref": "other"}',
+    '{"$ref": "#/nowhere"}',
+    '{"$ref": "#/$defs/a%20b", "$defs": {"a b": true}}',
+    '{"$ref": "#/$defs/a", "type": "null", "$defs": {"a": true}}',
+    '{"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "http://x", "items": true}}}',
+    '{"properties": {"a": {"$id": "http://x/", "items": {"$ref": "#"}}}}',
+    '{"anyOf": [{"type": "null"}, {"allOf": [{"pattern": "a"}]}]}',
+    '{"patternProperties": {"a": true}}',
+    '{"$anchor": "a"}',
+    '{"disallow": "string"}',
+]
+
+
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
+
+
+def spec(source: str, *, by_engine: bool) -> GrammarSpec:
+    """A schema; options, also those that say what is so without, are the front end's to read."""
+    return GrammarSpec("json_schema", source, () if by_engine else (("strict", True),))
+
+
+def is_read(source: str) -> bool:
+    """Whether the engine reads a schema."""
+    engine = compiler()._engine
+    assert isinstance(engine, NativeEngine)
+    return engine.start_schema(source, PLAIN) is not None
+
+
+def states(matcher: GrammarMatcher, text: bytes) -> list[Any]:
+    """What each state of a text says: its mask, and what would complete it."""
+    mask, found = allocate_bitmask(1, len(TOKENS)), []
+    for byte in text:
+        matcher.fill_bitmask(mask, 0)
+        found.append((mask.tolist(), matcher.shortest_completion()))
+        if not matcher.accept_bytes(bytes((byte,))):
+            break
+    return [*found, matcher.is_accepting()]
+
+
+def outcome(source: str, texts: list[bytes], *, by_engine: bool) -> list[Any]:
+    """The states along texts, or how the schema is refused."""
+    try:
+        grammar = compiler().compile(spec(source, by_engine=by_engine))
+    except InvalidGrammar as error:
+        return [str(error), error.path]
+    return [states(grammar.matcher(), text) for text in texts]
+
+
+@pytest.mark.parametrize(("schema", "values"), PLAIN_CASES)
+@pytest.mark.parametrize("inside", [False, True])
+def test_plain_schemas_allow_what_the_front_end_says(
+    schema: Any, values: list[Any], inside: bool
+) -> None:
+    if inside and "$ref" not in json.dumps(schema):
+        schema = {"type": "object", "properties": {"a": schema, "b": True}, "required": ["a"]}
+        values = [{"a": value} for value in values]
+    source = json.dumps(schema)
+    texts = [json.dumps(value, ensure_ascii=False).encode() for value in values]
+    assert is_read(source)
+    found = outcome(source, texts, by_engine=True)
+    assert found == outcome(source, texts, by_engine=False)
+    assert any(states[-1] for states in found)
+
+
+@pytest.mark.parametrize("source", OTHERS)
+def test_what_is_not_plain_is_left_to_the_front_end(source: str) -> None:
+    assert not is_read(source)
+    texts = [b'{"a": "a", "b": [1, null]}', b'["a"]']
+    assert outcome(source, texts, by_engine=True) == outcome(source, texts, by_engine=False)
+
+
+def test_a_source_that_is_no_text_is_left_to_the_front_end() -> None:
+    assert not is_read('{"title": "\ud800"}')
+    assert is_read('{"title": "\\ud800", "description": "é"}')
+
+
+def test_every_keyword_that_is_checked_is_known() -> None:
+    code = (Path(native_engine.__file__).parent / "native" / "schemas.c").read_text()
+    table = code[code.index("KEYWORDS[] = {") : code.index("TYPES[]")]
+    known = set(re.findall(r'{"([^"]+)", ', table))
+    assert {word for word, check in json_check._CHECKS.items() if check is not None} <= known
+
+
+def test_what_says_the_same_of_scalars_is_read_once() -> None:
+    PLAIN.scalars.cache_clear()  # type: ignore[attr-defined]  # it is a cached function
+    for title in "abc":
+        assert is_read(json.dumps({"title": title, "type": "string", "format": "date"}))
+    assert PLAIN.scalars.cache_info().currsize == 1  # type: ignore[attr-defined]
+
+
+def test_large_schemas_are_read_or_left() -> None:
+    wide = {"properties": {f"a{i}": {"title": "x" * 50} for i in range(500)}}
+    assert is_read(json.dumps(wide))
+    assert not is_read(json.dumps({"properties": {f"a{i}": {} for i in range(1000)}}))
+    deep: Any = {"type": "null"}
+    for _ in range(40):
+        deep = {"properties": {"a": deep}}
+    assert is_read(json.dumps(deep))
+    assert not is_read(json.dumps({"title": "x" * (1 << 20)}))
+    names = {f"n{i}": {"type": "array", "items": {"$ref": f"#/$defs/n{i + 1}"}} for i in range(400)}
+    assert is_read(json.dumps({"$ref": "#/$defs/n0", "$defs": {**names, "n400": INTEGER}}))
+
+
+def test_a_full_engine_leaves_the_schema_to_the_front_end() -> None:
+    """What it had added by then is known to both sides."""
+    vocabulary = Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1])
+    source = json.dumps({"properties": {f"a{i}": {"properties": MANY} for i in range(300)}})
+    for size in range(100_000, 2_000_000, 150_000):
+        full = GrammarCompiler(vocabulary, max_bytes=size)
+        engine = full._engine
+        assert isinstance(engine, NativeEngine)
+        with contextlib.suppress(InvalidGrammar):  # for want of memory
+            engine.start_schema(source, PLAIN)
+            after = engine.start_schema(json.dumps(POINT), PLAIN)
+            if after is not None:
+                assert engine.after_bytes(after[0], b'{"x": 1, "y": 2}')
+                assert not engine.after_bytes(after[0], b'{"x": "')
+
+
+def changed(source: bytes, rng: random.Random) -> bytes:
+    """A text with a few bytes replaced, left out, doubled or moved."""
+    text = bytearray(source)
+    for _ in range(rng.randrange(1, 4)):
+        at, what = rng.randrange(len(text)), rng.randrange(4)
+        if what == 0:
+            text[at] = rng.choice(b'{}[]",:\\0129eE.-tfnu#/$ \x00\x1f\x7f')
+        elif what == 1:
+            del text[at : at + rng.randrange(1, 6)]
+        elif what == 2:
+            text[at:at] = text[at : at + rng.randrange(1, 20)]
+        else:
+            words = [b'"type"', b'"items"', b'"$ref"', b'"enum"', b"true", b"{}", b"1", b'"#"']
+            text[at:at] = rng.choice(words)
+        if not text:
+            break
+    return bytes(text) or b" "
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changed_texts_are_read_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    sources = [json.dumps(schema).encode() for schema, _ in PLAIN_CASES]
+    sources += [source.encode() for source in OTHERS if len(source) > 3]
+    by_engine, by_front_end = compiler(), compiler()
+    for _ in range(150):
+        source = changed(rng.choice(sources), rng).decode(errors="replace")
+        found = []
+        for one, is_native in ((by_engine, True), (by_front_end, False)):
+            try:
+                grammar = one.compile(spec(source, by_engine=is_native))
+                found.append(states(grammar.matcher(), b'{"x": 1, "a": ["'))
+            except InvalidGrammar as error:
+                found.append([str(error), error.path])
+        assert found[0] == found[1], source
+
+
+def test_texts_that_end_early_are_left_to_the_front_end() -> None:
+    engine, source = compiler()._engine, json.dumps({**LIST, "x": [1.5e3, "\u00e9", None]})
+    assert isinstance(engine, NativeEngine)
+    assert engine.start_schema(source, PLAIN) is not None
+    for end in range(len(source)):
+        assert engine.start_schema(source[:end], PLAIN) is None
