@@ -168,7 +168,8 @@ class GrammarCompiler:
         rules, begin = RuleSet(), time.thread_time()
         engine = self._current_engine()
         try:
-            start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
+            plain = _start_plain(engine, spec)
+            start, met = plain or _start(engine, build(spec, rules))
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
@@ -211,8 +212,9 @@ def _cost(key: _Key) -> int:
     return 1000 + SOURCE_COST * len(key[1])
 
 
-def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, range] | None:
-    """`_start` of a plain schema, which the native engine reads by itself; None of any other."""
+def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, int] | None:
+    """The first state of a plain schema, which the native engine reads by itself, and where its
+    forms begin; None of any other."""
     if spec.kind != "json_schema" or spec.options or not isinstance(engine, NativeEngine):
         return None
     return engine.start_schema(spec.source, _plain_schemas())
@@ -225,17 +227,25 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
     return engine.start(node), range(0)
 
 
-def _look_ahead(engine: NativeEngine, source: str, start: int, met: range, begin: float) -> None:
+def _look_ahead(
+    engine: NativeEngine, source: str, start: int, met: range | int, begin: float
+) -> None:
     """Make the first masks of a grammar whose compile began then, and expand what they lead to,
     where that may be worth it: for a small one it takes as long as the rest. Within a compile a few
-    milliseconds hold up one request, within a mask all of a batch."""
+    milliseconds hold up one request, within a mask all of a batch. `met`: its first rules, or where
+    the forms of a plain schema begin, of which only those of scalars take long."""
     taken = time.thread_time() - begin
     if len(source) >= VERY_MUCH_SOURCE or taken > ENOUGH_SECONDS:
-        met = range(met.start, engine.prepare(start, FIRST_TEXTS).stop)
+        prepared = engine.prepare(start, FIRST_TEXTS)
+        met = met if isinstance(met, int) else range(met.start, prepared.stop)
     if len(source) >= MUCH_SOURCE:
         left = ENOUGH_SECONDS - (time.thread_time() - begin)
         share = min(len(source) / SHARE_SOURCE, MOST_SHARE)
-        engine.look_ahead(met, min(share * taken, MOST_AHEAD, left))
+        seconds = min(share * taken, MOST_AHEAD, left)
+        if isinstance(met, int):
+            engine.read_ahead(met, seconds)
+        else:
+            engine.look_ahead(met, seconds)
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

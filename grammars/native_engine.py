@@ -44,6 +44,7 @@ _SOURCES = (
     "chains.c",
     "json.c",
     "schemas.c",
+    "scalars.c",
     "forms.c",
     "intervals.c",
     "complete.c",
@@ -76,6 +77,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_chain_place": (i32, (pointer, u32, i32)),
         "rx_schema": (i32, (pointer, text, u32, pointer, pointer)),
         "rx_form": (i32, (pointer, u32)),
+        "rx_next_text": (i32, (pointer, u32)),
         "rx_form_text": (text, (pointer, u32)),
         "rx_interval": (i32, (pointer, text, u32, text, u32, u32)),
         "rx_expand": (i32, (pointer, u32)),
@@ -159,9 +161,9 @@ class NativeEngine:
             state = self._checked(self._library.rx_start(self._at, built)) if built else 0
             return state, range(before, len(self.nodes.rules))
 
-    def start_schema(self, source: str, plain: PlainSchemas) -> tuple[int, range] | None:
-        """`start_with_rules` of a schema by its text; None for one that its front end has to read.
-        Raises nothing for a schema that is wrong: that is the front end's to say."""
+    def start_schema(self, source: str, plain: PlainSchemas) -> tuple[int, int] | None:
+        """The first state of a schema by its text, and where its forms begin; None for a schema
+        that its front end has to read. Raises nothing for one that is wrong: the front end does."""
         if len(source) > MAX_SOURCE:
             return None
         try:
@@ -173,12 +175,24 @@ class NativeEngine:
                 self.schemas = NativeSchemas(
                     self._library, self._at, self._checked, self.nodes, plain
                 )
-            before = len(self.nodes.rules)
-            built = self.schemas.read(text)
-            if built is None:
+            form = self.schemas.read(text)
+            if form is None:
                 return None
-            state = self._checked(self._library.rx_start(self._at, built))
-            return state, range(before, len(self.nodes.rules))
+            built = self.schemas.value(form)
+            return self._checked(self._library.rx_start(self._at, built)), form
+
+    def read_ahead(self, form: int, seconds: float) -> None:
+        """Have the front end read what it has to of a schema whose forms begin there, for so long;
+        what cannot be read is left to the text that gets there."""
+        assert self.schemas is not None  # it has read the schema
+        end = time.thread_time() + seconds
+        while True:
+            with self._lock, contextlib.suppress(InvalidGrammar):
+                form = self.schemas.next_text(form)
+                if form < 0 or time.thread_time() > end:
+                    return
+                self.schemas.value(form)
+            form += 1
 
     def look_ahead(self, rules: range, seconds: float) -> None:
         """Expand rules, and what they lead to, before a text gets there, for so long: of this

@@ -49,12 +49,21 @@ class NativeSchemas:
         self._num_rules_at = ctypes.addressof(self._num_rules)
 
     def read(self, source: bytes) -> int | None:
-        """The node of a schema; None for one that the front end has to read."""
+        """The form of a schema, the first that it has; None for one that the front end reads."""
         form: int = self._library.rx_schema(
             self._at, source, len(source), self._fixed_at, self._num_rules_at
         )
         self._nodes.note_own_rules(self._num_rules.value)
-        return self._checked(self._library.rx_form(self._at, form - 1)) if form > 0 else None
+        return form - 1 if form > 0 else None
+
+    def value(self, form: int) -> int:
+        """The node of the values of a form."""
+        return self._checked(self._library.rx_form(self._at, form))
+
+    def next_text(self, form: int) -> int:
+        """The first form from this one on that the front end has to read yet; -1 for none."""
+        found: int = self._library.rx_next_text(self._at, form)
+        return found
 
     def answer(self, form: int, what: int) -> int:
         """What the engine asks about a form that has a text."""

@@ -230,6 +230,12 @@ EXPORT i32 rx_form(Engine *e, u32 form) {
     LEAVE(e, form_value(e, form));
 }
 
+/* The first form from this one on with a text that is not read yet; -1 for none. */
+EXPORT i32 rx_next_text(const Engine *e, u32 form) {
+    u32 found = next_text(e, form);
+    return found < e->forms.n ? (i32)found : -1;
+}
+
 /* The text of a form that has one, which Python reads. */
 EXPORT const u8 *rx_form_text(const Engine *e, u32 form) {
     return e->pool.p + e->words.p[e->forms.p[form].text - 1].offset;

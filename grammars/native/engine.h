@@ -73,10 +73,9 @@ typedef struct {     /* a value of a JSON text, before those inside it: names an
     u32 end;         /* behind the pieces inside */
     u32 form;        /* of a schema, + 1; 0: none yet */
 } Piece;
-typedef struct { u32 node, text, object, array; } SchemaForm; /* the values of a schema: a node; scalars as
-                                                         of a text, which Python reads, as its word and
-                                                         1; the chain of its objects, of its arrays, and 1.
-                                                         0: none */
+/* The values of a schema, 0 for none: a node; scalars of a text that Python reads, its word + 1; objects
+   and arrays, their chains + 1; the values of other forms, where these stand in `lists` + 1. */
+typedef struct { u32 node, text, object, array, choice; } SchemaForm;
 typedef struct { u32 any, string, number, integer, boolean, null; Marks members, items; } Fixed;
 
 /* ---- stacks and states ----------------------------------------------------------------- */
@@ -337,6 +336,7 @@ int read_json(Engine *e, const u8 *text, u32 length);
 /* forms.c */
 u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules);
 u32 form_value(Engine *e, u32 form);
+u32 next_text(const Engine *e, u32 form);
 
 /* intervals.c */
 u32 interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_length, u32 flags);

@@ -74,11 +74,22 @@ static u32 make_types(const Reader *r, u32 types) {
     return make_alt(r->e, ways, n);
 }
 
+/* Where the forms of a choice stand, behind their number, + 1. */
+static u32 make_choice(const Reader *r, u32 choice) {
+    Engine *e = r->e;
+    u32 at = e->lists.n;
+    PUSH(e, e->lists, 0);
+    VALUES(r, choice, branch) PUSH(e, e->lists, piece_at(r, branch).form - 1);
+    e->lists.p[at] = e->lists.n - at - 1;
+    return at + 1;
+}
+
 static void make_form(const Reader *r, u32 form, u32 any) {
     Engine *e = r->e;
     const Draft *d = draft_of(r, form);
     SchemaForm f = e->forms.p[form];
     if (d->is_any) f.node = r->fixed->any;
+    else if (d->choice) f.choice = make_choice(r, d->choice);
     else if (d->words) f.node = make_listed(r, d->words);
     else if (!f.text) {
         f.node = make_types(r, d->types);
@@ -110,10 +121,19 @@ u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *
     return is_plain ? r.first + 1 : 0;
 }
 
+static u32 choice_value(Engine *e, u32 at) {
+    u32 n = e->lists.p[at], *ways = borrow(e, n * sizeof *ways);
+    for (u32 i = 0; i < n; i++) ways[i] = form_value(e, e->lists.p[at + 1 + i]); /* none a choice */
+    u32 node = make_alt(e, ways, n);
+    give_back(e, ways);
+    return node;
+}
+
 /* The node of the values of a form. */
 u32 form_value(Engine *e, u32 form) {
     SchemaForm f = e->forms.p[form];
     u32 ways[3], n = 0;
+    if (f.choice) return choice_value(e, f.choice - 1);
     if (f.text && !f.node) {
         i32 answer = e->expand(form, ASK_TEXT); /* may add anything */
         if (answer < 0) fail(e, CALLBACK);
@@ -123,4 +143,11 @@ u32 form_value(Engine *e, u32 form) {
     if (f.object) ways[n++] = whole_chain(e, f.object - 1);
     if (f.array) ways[n++] = whole_chain(e, f.array - 1);
     return make_alt(e, ways, n);
+}
+
+/* The first form from this one on with a text that Python was not asked to read yet; their number where
+   there is none. */
+u32 next_text(const Engine *e, u32 form) {
+    while (form < e->forms.n && (!e->forms.p[form].text || e->forms.p[form].node)) form++;
+    return form;
 }

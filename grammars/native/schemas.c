@@ -4,21 +4,17 @@
    is the same for a part of them, and an equal grammar. A text with anything else, or with a value of
    another kind than expected, is left to them as a whole, so that every refusal is theirs. */
 #include "schemas.h"
-#include <string.h>
 
-enum { MAX_LISTED = 4096, MAX_HOPS = 32, MAX_PASSES = 32 };
-enum { ASK_WHETHER = -2 };       /* whether Python can read the text of a form */
+enum { MAX_HOPS = 32, MAX_PASSES = 32, MAX_BRANCHES = 16 };
 
-/* What a keyword speaks of: scalars' and all others that are not read here as one. */
-enum Keyword { TYPE = 1, REF, NAME, PROPERTIES, REQUIRED, ADDITIONAL, ITEMS, LOW, HIGH, UNIQUE, ENUM, CONST, SCALAR, OTHER };
 static const struct { const char *name; u8 keyword; } KEYWORDS[] = {
     {"type", TYPE}, {"$ref", REF}, {"id", NAME}, {"$id", NAME}, {"properties", PROPERTIES},
     {"required", REQUIRED}, {"additionalProperties", ADDITIONAL}, {"items", ITEMS}, {"minItems", LOW},
     {"maxItems", HIGH}, {"uniqueItems", UNIQUE}, {"enum", ENUM}, {"const", CONST}, {"pattern", SCALAR},
     {"format", SCALAR}, {"minLength", SCALAR}, {"maxLength", SCALAR}, {"minimum", SCALAR},
     {"maximum", SCALAR}, {"exclusiveMinimum", SCALAR}, {"exclusiveMaximum", SCALAR},
-    {"multipleOf", SCALAR}, {"divisibleBy", SCALAR}, {"allOf", OTHER}, {"anyOf", OTHER},
-    {"oneOf", OTHER}, {"not", OTHER}, {"if", OTHER}, {"then", OTHER}, {"else", OTHER},
+    {"multipleOf", SCALAR}, {"divisibleBy", SCALAR}, {"anyOf", ANY_OF}, {"oneOf", ONE_OF},
+    {"allOf", OTHER}, {"not", OTHER}, {"if", OTHER}, {"then", OTHER}, {"else", OTHER},
     {"patternProperties", OTHER}, {"propertyNames", OTHER}, {"minProperties", OTHER},
     {"maxProperties", OTHER}, {"dependencies", OTHER}, {"dependentRequired", OTHER},
     {"dependentSchemas", OTHER}, {"unevaluatedProperties", OTHER}, {"prefixItems", OTHER},
@@ -29,12 +25,6 @@ static const struct { const char *name; u8 keyword; } KEYWORDS[] = {
 };
 
 static const char *const TYPES[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
-
-typedef struct { u32 said[OTHER]; } Said;
-
-static int spells(const Reader *r, Piece p, const char *word) {
-    return p.length == strlen(word) && !memcmp(r->text + p.at, word, p.length);
-}
 
 static int is_same(const Reader *r, Piece a, Piece b) {
     return a.length == b.length && !memcmp(r->text + a.at, r->text + b.at, a.length);
@@ -50,7 +40,7 @@ static u32 named(const Reader *r, u32 object, Piece wanted) {
     return found;
 }
 
-static enum Keyword keyword_of(const Reader *r, Piece name) {
+enum Keyword keyword_of(const Reader *r, Piece name) {
     for (u32 i = 0; i < sizeof KEYWORDS / sizeof *KEYWORDS; i++)
         if (r->text[name.at] == (u8)*KEYWORDS[i].name && spells(r, name, KEYWORDS[i].name))
             return KEYWORDS[i].keyword;
@@ -155,7 +145,7 @@ static u32 type_of(const Reader *r, u32 piece) {
 }
 
 /* The types that `type` names; 0 for what is none. */
-static u32 types_of(const Reader *r, u32 stated) {
+u32 types_of(const Reader *r, u32 stated) {
     if (!stated) return T_ALL;
     if (piece_at(r, stated).kind != P_ARRAY) return type_of(r, stated);
     u32 found = 0;
@@ -168,7 +158,7 @@ static u32 types_of(const Reader *r, u32 stated) {
 }
 
 /* A count, or `none` for no keyword. Returns 0 for what is not plainly one. */
-static int read_count(const Reader *r, u32 piece, u32 none, u32 *out) {
+int read_count(const Reader *r, u32 piece, u32 none, u32 *out) {
     *out = none;
     if (!piece) return 1;
     Piece p = piece_at(r, piece);
@@ -218,60 +208,28 @@ static int read_array(Reader *r, const Said *s, Draft d, u32 form) {
     return 1;
 }
 
-/* Whether all listed values are plain strings. */
-static int lists_strings(const Reader *r, u32 list) {
-    u32 count = 0;
-    VALUES(r, list, value)
-        if (piece_at(r, value).kind != P_STRING || !piece_at(r, value).plain || ++count > MAX_LISTED) return 0;
+static int read_choice(Reader *r, const Said *s, u32 form) {
+    u32 choice = s->said[ANY_OF] ? s->said[ANY_OF] : s->said[ONE_OF], count = 0;
+    if ((s->said[ANY_OF] && s->said[ONE_OF]) || piece_at(r, choice).kind != P_ARRAY) return 0;
+    VALUES(r, choice, branch)
+        if (++count > MAX_BRANCHES || form_of(r, branch) == NONE) return 0;
+    draft_of(r, form)->choice = choice;
+    draft_of(r, form)->is_one = s->said[ONE_OF] != 0;
     return count > 0;
 }
 
-static void append(Engine *e, const u8 *bytes, u32 length) {
-    RESERVE(e, e->pool, length);
-    memcpy(e->pool.p + e->pool.n, bytes, length);
-    e->pool.n += length;
-}
-
-static int has_containers(const Reader *r, u32 list) {
-    VALUES(r, list, value)
-        if (piece_at(r, value).kind <= P_ARRAY) return 1;
-    return 0;
-}
-
-/* Keep what a schema says of scalars as a text of its own, without all that says nothing: texts that
-   say the same are then the same. Returns whether Python can read it. */
-static int keep_scalars(Reader *r, u32 schema, u32 form) {
-    Engine *e = r->e;
-    u32 from = e->pool.n;
-    NAMES(r, schema, name) {
-        enum Keyword keyword = keyword_of(r, piece_at(r, name));
-        if (keyword != TYPE && keyword < ENUM) continue;
-        Piece p = piece_at(r, name), v = piece_at(r, name + 1);
-        if (v.kind == P_OBJECT || (v.kind == P_ARRAY && keyword >= CONST)) return 0;
-        u32 quotes = v.kind == P_STRING;
-        append(e, (const u8 *)(e->pool.n == from ? "{" : ","), 1);
-        append(e, r->text + p.at - 1, p.length + 2);
-        append(e, (const u8 *)":", 1);
-        append(e, r->text + v.at - quotes, v.length + 2 * quotes);
+/* Whether the branches of a choice add up to what each says: scalars of different types, and, where
+   exactly one has to hold, values of different types. */
+static int is_plain_choice(const Reader *r, const Draft *d) {
+    u32 seen = 0;
+    VALUES(r, d->choice, branch) {
+        const Draft *one = draft_of(r, piece_at(r, branch).form - 1);
+        u32 types = one->is_any ? T_ALL : one->types;
+        if (types & T_INTEGER) types |= T_NUMBER;
+        if (one->choice || seen & types & (d->is_one ? T_ALL : ~(T_OBJECT | T_ARRAY))) return 0;
+        seen |= types;
     }
-    append(e, (const u8 *)"}", 2); /* and the end of a C string */
-    PUSH(e, e->words, ((Span){from, e->pool.n - from - 1}));
-    e->forms.p[form].text = e->words.n;
-    i32 answer = e->expand(form, ASK_WHETHER);
-    if (answer < 0) fail(e, CALLBACK);
-    return answer;
-}
-
-static int read_scalars(Reader *r, const Said *s, u32 schema, u32 form) {
-    u32 listed = s->said[ENUM], types = types_of(r, s->said[TYPE]);
-    if (listed && (piece_at(r, listed).kind != P_ARRAY || has_containers(r, listed))) return 0;
-    int is_listed = listed && !s->said[CONST] && !s->said[SCALAR];
-    if (is_listed && (!s->said[TYPE] || types == T_STRING) && lists_strings(r, listed)) {
-        draft_of(r, form)->words = listed;
-        return 1;
-    }
-    int may_contain = s->said[TYPE] ? types & (T_OBJECT | T_ARRAY) : !listed && !s->said[CONST];
-    return !may_contain && keep_scalars(r, schema, form);
+    return 1;
 }
 
 /* Read one schema, and make places for those inside. Returns 0 for what is not read here. */
@@ -284,8 +242,10 @@ static int read_form(Reader *r, u32 form) {
     if (!read_said(r, schema, &s) || !(d.types = types_of(r, s.said[TYPE]))) return 0;
     int of_objects = s.said[PROPERTIES] || s.said[REQUIRED] || s.said[ADDITIONAL];
     int of_arrays = s.said[ITEMS] || s.said[LOW] || s.said[HIGH] || s.said[UNIQUE];
-    if (s.said[ENUM] || s.said[CONST] || s.said[SCALAR])
-        return !of_objects && !of_arrays && read_scalars(r, &s, schema, form);
+    int of_scalars = s.said[ENUM] || s.said[CONST] || s.said[SCALAR];
+    if (s.said[ANY_OF] || s.said[ONE_OF])
+        return !of_objects && !of_arrays && !of_scalars && !s.said[TYPE] && read_choice(r, &s, form);
+    if (of_scalars) return !of_objects && !of_arrays && read_scalars(r, &s, schema, form);
     if ((of_objects && !(d.types & T_OBJECT)) || (of_arrays && !(d.types & T_ARRAY))) return 0;
     *draft_of(r, form) = d;
     if (d.types & T_OBJECT && !read_object(r, &s, d, form)) return 0;
@@ -294,6 +254,11 @@ static int read_form(Reader *r, u32 form) {
 
 /* Whether what a schema needs inside is known to have a value. */
 static int is_sure(const Reader *r, const Draft *d) {
+    if (d->choice) {
+        VALUES(r, d->choice, branch)
+            if (draft_of(r, piece_at(r, branch).form - 1)->is_sure) return 1;
+        return 0;
+    }
     if (d->types & T_OBJECT && d->properties)
         NAMES(r, d->properties, name)
             if (piece_at(r, name).form && !draft_of(r, piece_at(r, name + 1).form - 1)->is_sure) return 0;
@@ -316,5 +281,7 @@ int read_forms(Reader *r) {
     if (form_of(r, 0) == NONE) return 0;
     for (u32 form = r->first; form < r->e->forms.n; form++)
         if (!read_form(r, form)) return 0;
+    for (u32 i = 0; i < r->e->forms.n - r->first; i++)
+        if (r->drafts[i].choice && !is_plain_choice(r, r->drafts + i)) return 0;
     return !(r->has_names && r->has_references) && all_sure(r);
 }

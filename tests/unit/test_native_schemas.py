@@ -1,18 +1,21 @@
 """Schemas that the native engine reads by itself: as the front end reads them, or left to it."""
 
 import contextlib
+import dataclasses
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars import json_check, native_engine
+from radixgen.grammars import formats, json_check, native_engine
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import NativeEngine
+from radixgen.grammars.expr import Node
 from radixgen.grammars.json_native import PLAIN
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
@@ -22,6 +25,7 @@ if native_engine.load_library() is None:
     pytest.skip("there is no compiler", allow_module_level=True)
 
 TOKENS = [*(bytes((byte,)) for byte in range(256)), b'{"', b'":', b'": ', b'"}', b", ", b"[{", None]
+NATIVE = Path(native_engine.__file__).parent / "native"
 INTEGER = {"type": "integer"}
 POINT = {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["y"]}
 CLOSED = {**POINT, "additionalProperties": False}
@@ -73,6 +77,41 @@ PLAIN_CASES: list[tuple[Any, list[Any]]] = [
     ({"enum": [1, None, "a", 2.5]}, [1, None, "a", 2.5, 2]),
     ({"type": "integer", "enum": [1, 2.5, 7]}, [1, 7, 2]),
     ({"const": "a"}, ["a", "b"]),
+    ({"const": None, "type": ["null", "string"]}, [None, ""]),
+    (
+        {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 2}, POINT]},
+        [None, "ab", {"y": 1}],
+    ),
+    (
+        {"anyOf": [{**CLOSED, "required": ["x"]}, CLOSED, {"type": "null"}]},
+        [{"x": 1}, {"y": 1}, {}],
+    ),
+    (
+        {"anyOf": [{"type": "array", "items": INTEGER}, {"type": "array", "items": DATE}]},
+        [[1], [1, "a"]],
+    ),
+    (
+        {"anyOf": [{"enum": [False, None]}, {"enum": ["foo", "bar"]}, {"enum": [100]}]},
+        [100, "foo", True],
+    ),
+    (
+        {"oneOf": [{"type": "number", "minimum": -5}, {"type": "array"}, DATE]},
+        [-4.5, [], "1999-01-01", -6],
+    ),
+    (
+        {
+            "$ref": "#/$defs/tree",
+            "$defs": {
+                "tree": {
+                    "properties": {"l": {"$ref": "#/$defs/any"}},
+                    "required": ["l"],
+                    "type": "object",
+                },
+                "any": {"oneOf": [{"$ref": "#/$defs/tree"}, {"const": 0}]},
+            },
+        },
+        [{"l": {"l": {"l": 0}}}, {"l": {}}],
+    ),
     ({"const": 3, "enum": [3, "x"]}, [3, "x"]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "éèà", "a"]),
     ({"type": "string", "pattern": "^a+$"}, ["aa", "ab"]),
@@ -151,6 +190,22 @@ OTHERS = [
     '{"$ref": "#/$defs/a", "type": "null", "$defs": {"a": true}}',
     '{"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "http://x", "items": true}}}',
     '{"properties": {"a": {"$id": "http://x/", "items": {"$ref": "#"}}}}',
+    '{"type": "integer", "minimum": 2, "maximum": 1}',
+    '{"type": "integer", "minimum": 2, "maximum": 2, "multipleOf": 5}',
+    '{"type": "string", "minLength": 1.5}',
+    '{"type": "string", "format": "date", "minLength": 11}',
+    '{"type": "string", "format": "date", "const": "a"}',
+    '{"type": "integer", "enum": [1.5]}',
+    '{"anyOf": []}',
+    '{"anyOf": {}}',
+    '{"anyOf": [true, false]}',
+    '{"anyOf": [{"type": "null"}], "type": "null"}',
+    '{"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}',
+    '{"anyOf": [{"type": "null"}, {"anyOf": [{"type": "string"}]}]}',
+    '{"anyOf": [{"type": "integer", "minimum": 0}, {"type": "number", "maximum": 5}]}',
+    '{"oneOf": [{"type": "array"}, {"type": "array", "minItems": 2}]}',
+    '{"oneOf": [{"type": "null"}, {"$ref": "#"}]}',
+    '{"anyOf": [{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}]}',
     '{"anyOf": [{"type": "null"}, {"allOf": [{"pattern": "a"}]}]}',
     '{"patternProperties": {"a": true}}',
     '{"$anchor": "a"}',
@@ -223,16 +278,42 @@ def test_a_source_that_is_no_text_is_left_to_the_front_end() -> None:
 
 
 def test_every_keyword_that_is_checked_is_known() -> None:
-    code = (Path(native_engine.__file__).parent / "native" / "schemas.c").read_text()
+    code = (NATIVE / "schemas.c").read_text()
     table = code[code.index("KEYWORDS[] = {") : code.index("TYPES[]")]
     known = set(re.findall(r'{"([^"]+)", ', table))
     assert {word for word, check in json_check._CHECKS.items() if check is not None} <= known
 
 
+def test_every_format_but_those_that_are_refused_is_left_for_later() -> None:
+    code = (NATIVE / "scalars.c").read_text()
+    assert re.findall(r'spells\(r, p, "([^"]+-[^"]+)"\)', code) == list(formats._REFUSED)
+
+
+def test_scalars_are_read_ahead_or_when_a_text_gets_there() -> None:
+    source = json.dumps({"properties": {"a": DATE, "b": {"type": "string", "maxLength": 7}}})
+    engine, asked = compiler()._engine, list[bytes]()
+    assert isinstance(engine, NativeEngine)
+
+    def scalars(text: bytes) -> Callable[[], Node] | None:
+        asked.append(text)
+        return PLAIN.scalars(text)
+
+    plain = dataclasses.replace(PLAIN, scalars=scalars)
+    state, form = engine.start_schema(source, plain) or (0, 0)
+    assert asked == []
+    engine.read_ahead(form, 0.0)
+    engine.after_bytes(state, b'{"a": "')
+    assert asked == [b'{"type":"string","format":"date"}']
+    engine.read_ahead(form, 10.0)
+    assert asked[1:] == [b'{"type":"string","maxLength":7}']
+    engine.after_bytes(state, b'{"b": "')
+    assert len(asked) == 2
+
+
 def test_what_says_the_same_of_scalars_is_read_once() -> None:
     PLAIN.scalars.cache_clear()  # type: ignore[attr-defined]  # it is a cached function
     for title in "abc":
-        assert is_read(json.dumps({"title": title, "type": "string", "format": "date"}))
+        assert is_read(json.dumps({"title": title, "type": "string", "pattern": "^a+$"}))
     assert PLAIN.scalars.cache_info().currsize == 1  # type: ignore[attr-defined]
 
 
