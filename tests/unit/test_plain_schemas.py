@@ -14,6 +14,9 @@ from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
 TOKENS = [*(bytes((byte,)) for byte in range(256)), b'{"', b'":', b'": ', b'"}', b", ", b"[{", None]
+BY_FRONT_END = (
+    ("strict", True),
+)  # an option, though it says what is so without: see native_schemas
 INTEGER = {"type": "integer"}
 POINT = {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["y"]}
 MANY = {f"name{i}": {"type": ["null", "integer", "boolean"][i % 3]} for i in range(20)}
@@ -62,7 +65,7 @@ SCALARS: list[tuple[Any, list[Any]]] = [
 def followed(schema: Any, values: list[Any]) -> list[Any]:
     """What each state of these texts says: its mask, and what would complete it."""
     compiler = GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
-    grammar = compiler.compile(GrammarSpec("json_schema", json.dumps(schema)))
+    grammar = compiler.compile(GrammarSpec("json_schema", json.dumps(schema), BY_FRONT_END))
     return [
         seen
         for value in values
