@@ -37,7 +37,7 @@ VERY_MUCH_SOURCE = 10_000  # and the first masks made, as where a compile took l
 SHARE_SOURCE = 3000  # characters, with which that may take as long as the rest of a compile
 MOST_SHARE = 2  # times as long, with as many times the characters
 MOST_AHEAD = 0.0025  # seconds for rules
-ENOUGH_SECONDS = 0.008  # of a compile, with all that
+ENOUGH_SECONDS = 0.007  # of a compile, with all that
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 

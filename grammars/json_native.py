@@ -21,7 +21,7 @@ from radixgen.grammars.json_values import Values
 from radixgen.grammars.native_schemas import PlainSchemas
 from radixgen.grammars.productive import is_productive
 
-MAX_SCALARS = 4096  # texts whose reading is kept: many schemas say the same of a string
+MAX_SCALARS = 1024  # texts whose reading is kept: many schemas say the same of a string
 
 
 @lru_cache(MAX_SCALARS)

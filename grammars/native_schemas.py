@@ -4,16 +4,18 @@ Owns what the engine asks of the front end then: fixed nodes, and scalars that o
 read. Knows no keyword and no lock; the engine that has one calls here while it holds it.
 """
 
+import contextlib
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import Marks
 from radixgen.grammars.expr import Node
 from radixgen.grammars.native_nodes import NativeNodes
 
-MAX_SOURCE = 1 << 20  # characters; a larger one takes long, and its rules come as texts get there
+MAX_SOURCE = 1 << 18  # characters; others wait while the engine reads
 _NODE = -1  # what the engine asks of a form that has a text: its node; else whether it has one
 
 
@@ -54,6 +56,9 @@ class NativeSchemas:
             self._at, source, len(source), self._fixed_at, self._num_rules_at
         )
         self._nodes.note_own_rules(self._num_rules.value)
+        if form < 0:
+            with contextlib.suppress(InvalidGrammar):  # a limit is the front end's to meet
+                self._checked(form)
         return form - 1 if form > 0 else None
 
     def value(self, form: int) -> int:

@@ -102,7 +102,7 @@ static void make_form(const Reader *r, u32 form, u32 any) {
 /* Returns the form of the root, + 1; 0 for a text that is not plain. `num_rules` counts the rules that
    were added, also before a fault. */
 u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules) {
-    u32 before = e->rules.n;
+    u32 before = e->rules.n, words = e->words.n, pool = e->pool.n;
     *num_rules = 0;
     if (!read_json(e, text, length)) return 0;
     Reader r = {.e = e, .text = text, .fixed = fixed, .first = e->forms.n};
@@ -110,7 +110,7 @@ u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *
     r.drafts = borrow(e, most * sizeof *r.drafts);
     r.places = borrow(e, most * sizeof *r.places);
     int is_plain = read_forms(&r);
-    if (!is_plain) e->forms.n = r.first;
+    if (!is_plain) e->forms.n = r.first, e->words.n = words, e->pool.n = pool; /* as before */
     u32 end = e->forms.n, any = end; /* one more, of any value */
     if (is_plain) PUSH(e, e->forms, ((SchemaForm){.node = fixed->any}));
     for (u32 form = r.first; form < end; form++) {

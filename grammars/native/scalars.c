@@ -1,7 +1,7 @@
 /* Plain schemas of scalars: listed strings, and what Python reads from a text of its own. */
 #include "schemas.h"
 
-enum { MAX_LISTED = 4096 };
+enum { MAX_LISTED = 4096, MAX_TEXT = 4096, MAX_ASKED = 32 };
 enum { ASK_WHETHER = -2 }; /* whether Python can read the text of a form, and finds that it has a value */
 
 /* Whether all listed values are plain strings. */
@@ -52,8 +52,8 @@ static int is_kept_format(const Reader *r, u32 piece) {
     return p.kind == P_STRING && p.plain && !spells(r, p, "idn-hostname");
 }
 
-/* Whether a look shows that what a schema says of one type is right, and leaves it a value: no more
-   than a length, or bounds, or a format. */
+/* Whether a look shows that what a schema says beside its types is right, and leaves it a value: no
+   more than a length, or bounds, or a format. */
 static int is_plain_scalar(const Reader *r, u32 schema, u32 types) {
     enum { LENGTH = 1, BOUNDS, FORMAT };
     u32 about = 0, low = 0, high = NONE;
@@ -70,9 +70,8 @@ static int is_plain_scalar(const Reader *r, u32 schema, u32 types) {
         else return 0;
         if (before && (before != about || about == FORMAT)) return 0;
     }
-    if (about == FORMAT) return types & T_STRING;
-    if (about == LENGTH) return types & T_STRING && low <= high;
-    return types & (T_NUMBER | T_INTEGER) && least <= most;
+    u32 others = types & ~(u32)(about == BOUNDS ? T_NUMBER | T_INTEGER : T_STRING);
+    return others || (low <= high && least <= most);
 }
 
 static void append(Engine *e, const u8 *bytes, u32 length) {
@@ -82,8 +81,8 @@ static void append(Engine *e, const u8 *bytes, u32 length) {
 }
 
 /* Keep what a schema says of scalars as a text of its own, without all that says nothing: texts that
-   say the same are then the same. */
-static void keep_text(Reader *r, u32 schema, u32 form) {
+   say the same are then the same. Returns 0 for a long one. */
+static int keep_text(Reader *r, u32 schema, u32 form) {
     Engine *e = r->e;
     u32 from = e->pool.n;
     NAMES(r, schema, name) {
@@ -99,11 +98,14 @@ static void keep_text(Reader *r, u32 schema, u32 form) {
     append(e, (const u8 *)"}", 2); /* and the end of a C string */
     PUSH(e, e->words, ((Span){from, e->pool.n - from - 1}));
     e->forms.p[form].text = e->words.n;
+    return e->pool.n - from <= MAX_TEXT;
 }
 
-static int ask_whether(Engine *e, u32 form) {
-    i32 answer = e->expand(form, ASK_WHETHER);
-    if (answer < 0) fail(e, CALLBACK);
+/* Within the compile, which others may wait for: not of many. */
+static int ask_whether(Reader *r, u32 form) {
+    if (++r->num_asked > MAX_ASKED) return 0;
+    i32 answer = r->e->expand(form, ASK_WHETHER);
+    if (answer < 0) fail(r->e, CALLBACK);
     return answer;
 }
 
@@ -123,7 +125,7 @@ int read_scalars(Reader *r, const Said *s, u32 schema, u32 form) {
     NAMES(r, schema, name)
         if (keyword_of(r, piece_at(r, name)) == SCALAR && piece_at(r, name + 1).kind <= P_ARRAY) return 0;
     draft_of(r, form)->types = s->said[TYPE] ? types : values;
-    keep_text(r, schema, form);
+    if (!keep_text(r, schema, form)) return 0;
     if (listed || constant ? is_alone && values & types : is_plain_scalar(r, schema, types)) return 1;
-    return ask_whether(r->e, form);
+    return ask_whether(r, form);
 }

@@ -33,6 +33,7 @@ static int is_same(const Reader *r, Piece a, Piece b) {
 /* The value of a name in an object; NONE where there is none, or not plainly one. */
 static u32 named(const Reader *r, u32 object, Piece wanted) {
     u32 found = NONE;
+    spend(r->e, piece_at(r, object).end - object);
     NAMES(r, object, name) {
         if (!piece_at(r, name).plain || (found != NONE && is_same(r, piece_at(r, name), wanted))) return NONE;
         if (is_same(r, piece_at(r, name), wanted)) found = name + 1;
@@ -86,8 +87,10 @@ static u32 stepped(const Reader *r, u32 from, Piece step) {
 
 static int has_name(const Reader *r, u32 object) {
     if (piece_at(r, object).kind != P_OBJECT) return 0;
-    NAMES(r, object, name)
-        if (keyword_of(r, piece_at(r, name)) == NAME && piece_at(r, name + 1).kind == P_STRING) return 1;
+    NAMES(r, object, name) {
+        Piece p = piece_at(r, name);
+        if ((spells(r, p, "id") || spells(r, p, "$id")) && piece_at(r, name + 1).kind == P_STRING) return 1;
+    }
     return 0;
 }
 
@@ -194,7 +197,6 @@ static int read_object(Reader *r, const Said *s, Draft d, u32 form) {
     }
     if (d.additional && piece_at(r, d.additional).kind != P_FALSE && form_of(r, d.additional) == NONE) return 0;
     if (!read_required(r, s->said[REQUIRED], d.properties)) return 0;
-    spend(r->e, names * names / 8);
     *draft_of(r, form) = d;
     return 1;
 }

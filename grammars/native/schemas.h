@@ -28,7 +28,7 @@ typedef struct {
     const Fixed *fixed;
     Draft *drafts; /* of the forms from `first` on */
     u32 *places;   /* and where they stand */
-    u32 first;
+    u32 first, num_asked;
     u8 has_names, has_references;
 } Reader;
 

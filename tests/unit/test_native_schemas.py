@@ -115,6 +115,9 @@ PLAIN_CASES: list[tuple[Any, list[Any]]] = [
     ({"const": 3, "enum": [3, "x"]}, [3, "x"]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "éèà", "a"]),
     ({"type": "string", "pattern": "^a+$"}, ["aa", "ab"]),
+    ({"type": "integer", "format": "int32"}, [7, "a"]),
+    ({"type": ["boolean", "string"], "minLength": 3, "maxLength": 2}, [True, "ab"]),
+    ({"type": "integer", "minimum": -12, "maximum": -12}, [-12, 12]),
     ({"type": "number", "minimum": 2, "exclusiveMaximum": 4.5}, [2, 3.5, 4.5]),
     ({"type": ["number", "null"], "multipleOf": 5}, [10, None, 4]),
     (
@@ -286,6 +289,8 @@ def test_every_keyword_that_is_checked_is_known() -> None:
 
 def test_every_format_but_those_that_are_refused_is_left_for_later() -> None:
     code = (NATIVE / "scalars.c").read_text()
+    for name in formats.format_names():
+        assert PLAIN.scalars(json.dumps({"type": "string", "format": name}).encode()) is not None
     assert re.findall(r'spells\(r, p, "([^"]+-[^"]+)"\)', code) == list(formats._REFUSED)
 
 
@@ -326,6 +331,9 @@ def test_large_schemas_are_read_or_left() -> None:
         deep = {"properties": {"a": deep}}
     assert is_read(json.dumps(deep))
     assert not is_read(json.dumps({"title": "x" * (1 << 20)}))
+    assert not is_read(json.dumps({"enum": [None, *map(str, range(1000))]}))
+    many = {f"a{i}": {"type": "string", "pattern": f"^{i}"} for i in range(40)}
+    assert not is_read(json.dumps({"properties": many}))
     names = {f"n{i}": {"type": "array", "items": {"$ref": f"#/$defs/n{i + 1}"}} for i in range(400)}
     assert is_read(json.dumps({"$ref": "#/$defs/n0", "$defs": {**names, "n400": INTEGER}}))
 
@@ -344,6 +352,22 @@ def test_a_full_engine_leaves_the_schema_to_the_front_end() -> None:
             if after is not None:
                 assert engine.after_bytes(after[0], b'{"x": 1, "y": 2}')
                 assert not engine.after_bytes(after[0], b'{"x": "')
+
+
+def test_what_the_front_end_raises_while_it_is_asked_is_not_kept() -> None:
+    def scalars(text: bytes) -> Callable[[], Node] | None:
+        raise {b"a": InvalidGrammar, b"b": RecursionError}.get(text[-3:-2], ValueError)("no")
+
+    engine = compiler()._engine
+    assert isinstance(engine, NativeEngine)
+    plain = dataclasses.replace(PLAIN, scalars=scalars)
+    for letter in "ab":
+        source = json.dumps({"type": "string", "pattern": letter})
+        assert engine.start_schema(source, plain) is None
+    with pytest.raises(ValueError, match="no"):
+        engine.start_schema(json.dumps({"type": "string", "pattern": "c"}), plain)
+    state, _ = engine.start_schema(json.dumps(POINT), plain) or (0, 0)
+    assert engine.after_bytes(state, b'{"x": 1, ')
 
 
 def changed(source: bytes, rng: random.Random) -> bytes:
