@@ -36,6 +36,7 @@ _SOURCES = (
     "derive.c",
     "states.c",
     "trie.c",
+    "walks.c",
     "masks.c",
     "records.c",
     "slices.c",

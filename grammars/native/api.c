@@ -86,15 +86,9 @@ EXPORT Engine *rx_new(u32 num_nodes, u32 num_tokens, const u8 *byte, const i32 *
     return NULL;
 }
 
-static void free_remainders(Remainders *r) {
-    if (!r) return;
-    DROP(r->byte), DROP(r->depth), DROP(r->size), DROP(r->first), DROP(r->tokens);
-    free(r);
-}
-
 static void free_slice(Slice *s) {
-    for (u32 byte = 0; byte < 256; byte++) free_remainders(s->remainders[byte]);
-    free_remainders(s->outside);
+    for (u32 byte = 0; byte < 256; byte++) free(s->remainders[byte]);
+    free(s->outside);
     free(s->by_count), free(s->count_end), free(s->rows), free(s->exits);
     free(s);
 }
@@ -106,9 +100,10 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->rules), DROP(e->chains), DROP(e->forms), DROP(e->pieces), DROP(e->stacks), DROP(e->states), DROP(e->sets), DROP(e->merges),
     DROP(e->items), DROP(e->maps), DROP(e->map_masks), DROP(e->nexts), DROP(e->records), DROP(e->rows),
     DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->merged), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
-    DROP(e->unfolded), DROP(e->path), DROP(e->path2), DROP(e->met), DROP(e->asked),
-    DROP(e->loop_path), DROP(e->loop_count), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->route), DROP(e->lanes), DROP(e->search),
-    DROP(e->seen), DROP(e->derivatives);
+    DROP(e->unfolded), DROP(e->path), DROP(e->levels), DROP(e->met), DROP(e->asked),
+    DROP(e->slice_levels), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->route), DROP(e->lanes), DROP(e->search),
+    DROP(e->seen), DROP(e->derivatives), DROP(e->rests.byte), DROP(e->rests.depth), DROP(e->rests.first),
+    DROP(e->rests.tokens);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,
                        &e->record_table};

@@ -133,28 +133,25 @@ static u32 explore(Engine *e, const Slice *s, u32 state, Pairs *p) {
 static int walk_deaths(Engine *e, const Slice *s, const Pairs *p, u32 state) {
     const Trie *t = &e->trie;
     u32 visited = 0, most = t->num_nodes / DEATHS_PART + FEW_DEATHS; /* more, and a walk is as good */
-    RESERVE(e, e->path, t->max_depth + 2);
-    RESERVE(e, e->path2, t->max_depth + 2);
-    e->path.p[0] = state;
-    e->path2.p[0] = s->start;
-    for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte, here = e->path.p[level];
-        u32 item = step_loop(e, s, e->path2.p[level], byte), next = here == DEAD ? DEAD : step(e, here, byte);
-        if (++visited > most) return 0;
-        if (item == DEAD) {
-            i += t->nodes[i].size;
+    u32 depth = 0;
+    RESERVE(e, e->levels, t->max_depth + 2);
+    e->levels.p[0] = (Level){0, t->nodes[1].kids, state, s->start};
+    while (depth != NONE) {
+        Level *level = &e->levels.p[depth];
+        if (level->kid == level->end) {
+            depth--;
             continue;
         }
+        u32 kid = level->kid++, byte = t->kids.byte[kid], here = level->state;
+        u32 item = step_loop(e, s, level->other, byte);
+        if (++visited > most) return 0;
+        if (item == DEAD) continue;
+        u32 i = t->kids.node[kid], next = here == DEAD ? DEAD : step(e, here, byte);
         if (next == DEAD) TOKENS_AT(t, i, token) PUSH(e, e->hits, token);
         u32 place = place_of(p, next, item), height = t->nodes[i].height;
         int passes = next != DEAD && p->places[place] && height < p->pairs[p->places[place] - 1].bad;
-        if (passes && !(t->nodes[i].groups & p->marks)) {
-            i += t->nodes[i].size;
-            continue;
-        }
-        e->path.p[level + 1] = next;
-        e->path2.p[level + 1] = item;
-        i++;
+        if (passes && !(t->nodes[i].groups & p->marks)) continue;
+        e->levels.p[++depth] = (Level){t->nodes[i].kids, t->nodes[i + 1].kids, next, item};
     }
     e->steps += visited;
     return 1;

@@ -274,9 +274,8 @@ static u32 way_of(Engine *e, u32 state) {
 }
 
 static u32 child(const Trie *t, u32 node, u8 byte) {
-    u32 end = node + t->nodes[node].size;
-    for (u32 c = node + 1; c < end && t->nodes[c].byte <= byte; c += t->nodes[c].size)
-        if (t->nodes[c].byte == byte) return c;
+    for (u32 kid = t->nodes[node].kids; kid < t->nodes[node + 1].kids && t->kids.byte[kid] <= byte; kid++)
+        if (t->kids.byte[kid] == byte) return t->kids.node[kid];
     return 0;
 }
 

@@ -115,19 +115,24 @@ typedef struct { u32 base, toggles, count; } Record;  /* a row, and tokens whose
 
 typedef struct {
     u64 groups;                       /* of the bytes in it and below: see trie.c */
-    u32 size, depth, first;           /* nodes in it and below; first: of its ids in `order` */
+    u32 size, depth, first, kids;     /* nodes in it and below; the first of its ids in `order`, of its kids */
     i32 token;                        /* first id that ends there, or -1 */
     u8 byte, height;                  /* height: bytes of the longest way below, 255 at most */
 } TrieNode;                           /* all of it together: walks skip about */
 
+typedef struct { u8 *byte; u32 *node; } Kids; /* of the nodes of a trie, those of each together, by their byte */
+typedef struct { u32 kid, end, state, other; } Level; /* of a walk: the next kid there, and states on the way */
+
 typedef struct {
     u32 num_nodes, num_tokens, num_words, max_depth, all_bytes; /* each byte of `usable` is a token */
-    TrieNode *nodes;                  /* [num_nodes + 1] the last is no node, but has a `first` */
+    TrieNode *nodes;                  /* [num_nodes + 1] the last is no node, but has a `first` and `kids` */
+    Kids kids;                        /* [num_nodes - 1] */
     u32 *order;                       /* ids by the nodes they end at: those below a node are together */
     u8 *lengths;                      /* of those ids in bytes, 255 at most */
     const u32 *offset;                /* of an id: where its bytes start [num_tokens + 1] */
     const u8 *bytes;
     u8 group[256];                    /* of a byte */
+    u32 below[256];                   /* nodes of the tokens that begin with it */
     Mask usable;                      /* bytes that tokens are made of */
 } Trie;
 #define TOKENS_IN(t, from, to, k)                                                                 \
@@ -136,18 +141,24 @@ typedef struct {
 static inline u32 token_length(const Trie *t, u32 id) { return t->offset[id + 1] - t->offset[id]; }
 #define TOKENS_AT(t, node, k) TOKENS_IN(t, node, (node) + 1, k)
 
-typedef struct { u32 node, count; } Exit;             /* trie node of the first byte not in the loop */
+typedef struct { u32 node, count : 24, byte : 8; } Exit; /* trie node of the first byte not in the loop */
 typedef struct { u32 token, count; } Counted;
+typedef struct { u32 kids, tokens; } Rest;            /* of a node: the first of its kids and tokens */
 typedef struct {                                      /* what follows a loop, merged into one trie */
+    u32 num_nodes;
+    Rest *nodes;                                      /* [num_nodes + 1] */
+    Kids kids;                                        /* [num_nodes - 1] */
+    Counted *tokens;
+} Remainders;
+typedef struct {                                      /* the same while it is made, in order */
     VEC(u8) byte;
     VEC(u32) depth;
-    VEC(u32) size;
-    VEC(u32) first;                                   /* into tokens; [nodes + 1] */
+    VEC(u32) first;                                   /* into tokens */
     VEC(Counted) tokens;
-} Remainders;
+} Merged;
 
 typedef struct Slice {                                /* the vocabulary as seen by one loop item */
-    u8 usable, has_outside;
+    u8 usable;
     u32 item, start;                                  /* start: the state that begins an item */
     u32 dearest;                                      /* bytes that may be left of an open item: of the
                                                          states in `lists` too, see dearest_of */
@@ -232,10 +243,11 @@ typedef struct Engine {
     VEC(u32) hits;                                    /* tokens of a walk */
     VEC(u32) unfolded;                                /* stacks that a mask is put together from */
     VEC(u32) asked;                                   /* states whose masks are being made */
+    VEC(Level) levels;                                /* of a walk, by depth */
     VEC(u32) path;                                    /* state by depth of a walk */
-    VEC(u32) path2;
     VEC(u32) met;                                     /* states of one walk */
-    VEC(u32) loop_path, loop_count, item_path;        /* a slice may be built within a walk */
+    VEC(Level) slice_levels;                          /* a slice may be built within a walk */
+    VEC(u32) item_path;
     VEC(u32) loops;                                   /* loops to slice before the next mask, so that
                                                          their counts can meet: see make_and */
     VEC(u32) open_rules;                              /* of one search for costs */
@@ -249,6 +261,7 @@ typedef struct Engine {
     CountedList inside;                               /* of one slice, and of what follows it, while
                                                          they are made */
     ExitList exits, merged;
+    Merged rests;
     VEC(void *) borrowed;                             /* memory that a fault gives back: see memory.c */
     u64 steps;                                        /* trie nodes visited, for limits and reports */
 } Engine;
@@ -367,11 +380,25 @@ static inline u32 step(Engine *e, u32 state, u32 byte) {
     return next != NONE ? next : compute_next(e, state, byte);
 }
 
+static inline void close_if_open(Engine *e, u32 state) {
+    if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
+}
+
+/* Of some kids by their bytes, from one on, the first that a closed state leads on to, or may. */
+static inline u32 next_kid(const Engine *e, u32 state, const u8 *bytes, u32 kid, u32 end) {
+    const State *s = &e->states.p[state];
+    const u8 *map = e->maps.p + (size_t)s->map * 256;
+    const u32 *next = e->nexts.p + s->next;
+    while (kid < end && next[map[bytes[kid]]] == DEAD) kid++;
+    return kid;
+}
+
 /* trie.c */
 typedef struct { const u8 *byte; const i32 *depth, *size, *token, *same; } TrieArrays; /* of nodes; same:
                                                          of an id, the next id of equal bytes, or -1 */
 int index_trie(Trie *t, TrieArrays given);
 void drop_trie(Trie *t);
+void index_kids(const u8 *byte, const u32 *depth, u32 n, u32 *path, u32 *first, Kids kids);
 enum { NUM_MARKS = 33 };
 u64 groups_to(Engine *e, u32 state, u32 next);
 u64 look_for_groups(Engine *e, Loops *loops, u32 state);
@@ -390,13 +417,16 @@ static inline Pass pass_of(Engine *e, Visits *visits, u32 state) {
     return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state);
 }
 
+/* walks.c */
+int walk(Engine *e, u32 state, u32 node, u64 limit);
+int walk_difference(Engine *e, u32 state, u32 other, u64 limit);
+void weigh(Engine *e, u32 state);
+void add_hits(Engine *e, u32 node, u32 state);
+
 /* masks.c and slices.c */
 u32 mask_record(Engine *e, u32 state);
 u32 short_record(Engine *e, u32 state);
-int walk(Engine *e, u32 state, u32 node, u64 limit);
-void weigh(Engine *e, u32 state);
 void slice_loops(Engine *e);
-void add_hits(Engine *e, u32 node, u32 state);
 u32 worst_cost(Engine *e, u32 state);
 
 /* heads.c */

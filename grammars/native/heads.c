@@ -102,29 +102,34 @@ static void sort_out(Engine *e, Slice *s, const Slice *item, ExitList *exits) {
     const Trie *t = &e->trie;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
     e->met.n = 0;
-    RESERVE(e, e->loop_path, t->max_depth + 2);
+    RESERVE(e, e->slice_levels, t->max_depth + 2);
     RESERVE(e, e->item_path, t->max_depth + 2); /* bytes */
     RESERVE(e, e->hits, t->num_tokens);
-    u32 mark = ++e->mark;
-    e->loop_path.p[0] = s->start;
-    for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte, here = e->loop_path.p[level];
-        u32 next = step(e, here, byte), end = i + t->nodes[i].size, before = e->hits.n;
+    u32 mark = ++e->mark, depth = 0;
+    close_if_open(e, s->start);
+    e->slice_levels.p[0] = (Level){0, t->nodes[1].kids, s->start, 0};
+    while (depth != NONE) {
+        Level *level = &e->slice_levels.p[depth];
+        if (level->kid == level->end) {
+            depth--;
+            continue;
+        }
+        u32 kid = level->kid++, here = level->state, byte = t->kids.byte[kid], i = t->kids.node[kid];
+        u32 next = step(e, here, byte), before = e->hits.n;
         int ends = (e->states.p[here].flags & S_ENDS) != 0;
         e->steps++;
         if (next == DEAD) {
-            if (ends) PUSH(e, *exits, ((Exit){i, item ? items_in(e, item, e->item_path.p, level) : 0}));
-            i = end;
+            if (ends) PUSH(e, *exits, ((Exit){i, item ? items_in(e, item, e->item_path.p, depth) : 0, (u8)byte}));
             continue;
         }
         if (ends) s->first.w[byte >> 6] |= 1ull << (byte & 63);
-        if (next == here && sort_branch(e, s, &loops, i, next)) {
-            i = end;
-        } else {
+        if (next != here || !sort_branch(e, s, &loops, i, next)) {
             TOKENS_AT(t, i, k) e->hits.p[e->hits.n++] = k;
-            e->item_path.p[level] = byte;
-            e->loop_path.p[level + 1] = next;
-            i++;
+            if (t->nodes[i].size > 1) {
+                e->item_path.p[depth] = byte;
+                close_if_open(e, next);
+                e->slice_levels.p[++depth] = (Level){t->nodes[i].kids, t->nodes[i + 1].kids, next, 0};
+            }
         }
         if (e->states.p[next].mark == mark || e->hits.n == before) continue;
         e->states.p[next].mark = mark;

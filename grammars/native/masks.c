@@ -9,117 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 5000, MAX_MADE = 100, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
+enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 5000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
        ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32 };
-
-/* Note what a completion from a state costs, if that is asked for. */
-void weigh(Engine *e, u32 state) {
-    if (!e->weigh || state == DEAD) return;
-    u32 cost = state_cost(e, state);
-    if (cost > e->worst) e->worst = cost;
-}
-
-void add_hits(Engine *e, u32 node, u32 state) {
-    if (e->trie.nodes[node].token < 0) return;
-    TOKENS_AT(&e->trie, node, token) PUSH(e, e->hits, token);
-    weigh(e, state);
-}
-
-/* All tokens of a branch. */
-static void add_branch(Engine *e, u32 node, u32 state) {
-    const Trie *t = &e->trie;
-    u32 first = t->nodes[node].first, n = t->nodes[node + t->nodes[node].size].first - first;
-    if (!n) return;
-    RESERVE(e, e->hits, n);
-    memcpy(e->hits.p + e->hits.n, t->order + first, n * sizeof *t->order);
-    e->hits.n += n;
-    weigh(e, state);
-}
-
-/* The tokens of a branch that are no longer than so many bytes. */
-static void add_short(Engine *e, u32 node, u32 length) {
-    const Trie *t = &e->trie;
-    u32 first = t->nodes[node].first, end = t->nodes[node + t->nodes[node].size].first;
-    RESERVE(e, e->hits, end - first);
-    u32 *hits = e->hits.p + e->hits.n, n = 0;
-    for (u32 i = first; i < end; i++) {
-        hits[n] = t->order[i];
-        n += t->lengths[i] <= length;
-    }
-    e->hits.n += n;
-}
-
-/* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
-   than `limit` nodes were visited, or states made on such a way. Where completions are weighed, only what stays in a state is passed
-   over: what costs the same. */
-int walk(Engine *e, u32 state, u32 node, u64 limit) {
-    const Trie *t = &e->trie;
-    u32 end = node + t->nodes[node].size, visited = 0, most = limit == ~0ull ? NONE : e->states.n + MAX_MADE;
-    Loops loops = {{DEAD}, {0}, {0}, {0}};
-    Visits visits = {{DEAD}, {0}};
-    u32 above = t->nodes[node].depth + 1;
-    RESERVE(e, e->path, e->trie.max_depth + 2);
-    e->path.p[0] = state;
-    for (u32 i = node + 1; i < end;) {
-        u32 level = t->nodes[i].depth - above, here = e->path.p[level], next = step(e, here, t->nodes[i].byte);
-        if (++visited > limit || e->states.n > most) return 0;
-        if (next == DEAD) {
-            i += t->nodes[i].size;
-            continue;
-        }
-        int passes_all;
-        if (e->weigh) {
-            passes_all = next == here && !(t->nodes[i].groups & ~groups_in(e, &loops, next));
-        } else {
-            Pass pass = pass_of(e, &visits, here);
-            u32 length = t->nodes[i].depth - 1 + pass.bytes;
-            int is_read = !(t->nodes[i].groups & ~pass.groups);
-            passes_all = is_read && t->nodes[i].height < pass.bytes;
-            if (is_read && !passes_all && pass.stops && length < 255) {
-                add_short(e, i, length);
-                i += t->nodes[i].size;
-                continue;
-            }
-        }
-        if (passes_all) {
-            add_branch(e, i, next);
-            i += t->nodes[i].size;
-            continue;
-        }
-        add_hits(e, i, next);
-        e->path.p[level + 1] = next;
-        i++;
-    }
-    e->steps += visited;
-    return 1;
-}
-
-/* The same for two states, collecting tokens on which they differ. A token that both allow costs more
-   in the first where less is left of it, as beside a complement, so that it is weighed too. */
-static int walk_difference(Engine *e, u32 state, u32 other, u64 limit) {
-    const Trie *t = &e->trie;
-    u32 visited = 0;
-    RESERVE(e, e->path, e->trie.max_depth + 2);
-    RESERVE(e, e->path2, e->trie.max_depth + 2);
-    e->path.p[0] = state;
-    e->path2.p[0] = other;
-    for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = t->nodes[i].depth - 1, byte = t->nodes[i].byte;
-        u32 a = step(e, e->path.p[level], byte), b = step(e, e->path2.p[level], byte);
-        if (++visited > limit) return 0;
-        if (a == b) {
-            i += t->nodes[i].size;
-            continue;
-        }
-        if ((a == DEAD) != (b == DEAD)) add_hits(e, i, a);
-        else if (t->nodes[i].token >= 0) weigh(e, a);
-        e->path.p[level + 1] = a;
-        e->path2.p[level + 1] = b;
-        i++;
-    }
-    e->steps += visited;
-    return 1;
-}
 
 /* ---- choosing the way ------------------------------------------------------------------------ */
 
@@ -203,8 +94,8 @@ static u32 common_loop(Engine *e, u32 state) {
 /* Whether most tokens begin with one of these bytes: as with a blank, they do in most vocabularies. */
 static int begins_most(const Trie *t, const Mask *first) {
     u32 covered = 0;
-    for (u32 i = 1; i < t->num_nodes; i += t->nodes[i].size)
-        if (has(first, t->nodes[i].byte)) covered += t->nodes[i].size;
+    for (u32 byte = 0; byte < 256; byte++)
+        if (has(first, byte)) covered += t->below[byte];
     return covered > t->num_nodes / 4 * 3;
 }
 

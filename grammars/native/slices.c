@@ -8,36 +8,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MERGED = 60000, FEW_CHILDREN = 24 };
+enum { MAX_MERGED = 60000, FEW_KIDS = 24 };
 
 /* ---- building ------------------------------------------------------------------------------- */
 
-/* Walk the whole trie through the loop; 0 when the item is not a prefix code. `loop_count` holds
-   the items touched so far, doubled, plus one between two items. */
+/* All tokens of a branch that stay inside, where each byte from some depth on is an item. */
+static void add_inside(const Trie *t, CountedList *inside, u32 node, u32 passed) {
+    u32 first = t->nodes[node].first, end = t->nodes[node + t->nodes[node].size].first;
+    Counted *to = inside->p + inside->n - first;
+    for (u32 i = first; i < end; i++) {
+        u32 length = t->lengths[i];
+        to[i] = (Counted){t->order[i], passed + (length < 255 ? length : token_length(t, t->order[i]))};
+    }
+    inside->n += end - first;
+}
+
+/* Walk the whole trie through the loop; 0 when the item is not a prefix code. Beside a state stand the
+   items touched so far, doubled, plus one between two items. */
 static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits) {
     const Trie *t = &e->trie;
-    RESERVE(e, e->loop_path, e->trie.max_depth + 2);
-    RESERVE(e, e->loop_count, e->trie.max_depth + 2);
+    u32 depth = 0;
+    RESERVE(e, e->slice_levels, t->max_depth + 2);
     RESERVE(e, *inside, t->num_tokens);
-    e->loop_path.p[0] = s->start;
-    e->loop_count.p[0] = 1;
     u64 single = groups_to(e, s->start, state_of(e, LOOP_END)); /* of which each byte is an item */
-    for (u32 i = 1; i < t->num_nodes;) {
-        u32 level = t->nodes[i].depth - 1, count = e->loop_count.p[level], byte = t->nodes[i].byte;
-        if (count & 1 && !(t->nodes[i].groups & ~single)) {
-            u32 end = i + t->nodes[i].size, passed = (count >> 1) - level;
-            TOKENS_IN(t, i, end, k) inside->p[inside->n++] = (Counted){k, passed + token_length(t, k)};
-            i = end;
+    e->slice_levels.p[0] = (Level){0, t->nodes[1].kids, s->start, 1};
+    while (depth != NONE) {
+        Level *level = &e->slice_levels.p[depth];
+        if (level->kid == level->end) {
+            depth--;
             continue;
         }
-        u32 next = step(e, e->loop_path.p[level], byte);
+        u32 kid = level->kid++, count = level->other, byte = t->kids.byte[kid], i = t->kids.node[kid];
+        u32 next = step(e, level->state, byte);
         if (next == DEAD) {
-            if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1}));
-            i += t->nodes[i].size;
+            if (count & 1) PUSH(e, *exits, ((Exit){i, count >> 1, (u8)byte}));
+            continue;
+        }
+        if (count & 1 && !(t->nodes[i].groups & ~single)) {
+            add_inside(t, inside, i, (count >> 1) - depth);
             continue;
         }
         count = (count >> 1) + (count & 1);
-        if (!(e->states.p[next].flags & S_CLOSED)) close_state(e, next); /* to know whether it ends */
+        close_if_open(e, next); /* to know whether it ends */
         int whole = (e->states.p[next].flags & S_ENDS) != 0;
         if (whole && e->states.p[next].kernel != LOOP_END) return 0;
         TOKENS_AT(t, i, k) inside->p[inside->n++] = (Counted){k, count};
@@ -45,9 +57,8 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
             u32 cost = state_cost(e, next);
             if (cost > s->dearest) s->dearest = cost;
         }
-        e->loop_path.p[level + 1] = whole ? s->start : next;
-        e->loop_count.p[level + 1] = count << 1 | (u32)whole;
-        i++;
+        e->slice_levels.p[++depth] =
+            (Level){t->nodes[i].kids, t->nodes[i + 1].kids, whole ? s->start : next, count << 1 | (u32)whole};
     }
     return 1;
 }
@@ -55,10 +66,10 @@ static int sort_tokens(Engine *e, Slice *s, CountedList *inside, ExitList *exits
 void keep_exits(Engine *e, Slice *s, const ExitList *exits) {
     u32 at[256];
     s->exits = take(e, exits->n * sizeof *s->exits);
-    for (u32 i = 0; i < exits->n; i++) s->exit_end[e->trie.nodes[exits->p[i].node].byte + 1]++;
+    for (u32 i = 0; i < exits->n; i++) s->exit_end[exits->p[i].byte + 1]++;
     for (u32 b = 1; b < 257; b++) s->exit_end[b] += s->exit_end[b - 1];
     memcpy(at, s->exit_end, sizeof at);
-    for (u32 i = 0; i < exits->n; i++) s->exits[at[e->trie.nodes[exits->p[i].node].byte]++] = exits->p[i];
+    for (u32 i = 0; i < exits->n; i++) s->exits[at[exits->p[i].byte]++] = exits->p[i];
 }
 
 static void keep_inside(Engine *e, Slice *s, const CountedList *inside) {
@@ -126,65 +137,84 @@ u32 row_within(Engine *e, Slice *s, u32 count) {
 
 /* ---- what follows: the rests of all tokens that leave with one byte, as one trie -------------- */
 
-/* Do something with each child `c` of the trie nodes of a group, of which `k` is the parent. */
-#define EACH_CHILD(t, group, n, c, then)                                                          \
+/* Do something with each kid of the trie nodes of a group, of which `k` is the parent. */
+#define EACH_KID(t, group, n, kid, then)                                                          \
     for (u32 k = 0; k < (n); k++) {                                                               \
-        u32 parent = (group)[k].node, end = parent + (t)->nodes[parent].size;                     \
-        for (u32 c = parent + 1; c < end; c += (t)->nodes[c].size) then;                          \
+        u32 end = (t)->nodes[(group)[k].node + 1].kids;                                           \
+        for (u32 kid = (t)->nodes[(group)[k].node].kids; kid < end; kid++) then;                  \
     }
 
-/* The children of a group of `merged`, sorted by byte, behind it there; returns how many. */
-static u32 add_children(Engine *e, u32 first, u32 n) {
+/* The kids of a group of `merged`, sorted by byte, behind it there; returns how many. */
+static u32 add_kids(Engine *e, u32 first, u32 n) {
     const Trie *t = &e->trie;
     u32 num = 0, kept = 0;
-    EACH_CHILD(t, e->merged.p + first, n, c, num++)
+    for (u32 i = first; i < first + n; i++)
+        num += t->nodes[e->merged.p[i].node + 1].kids - t->nodes[e->merged.p[i].node].kids;
+    if (!num) return 0;
     RESERVE(e, e->merged, num);
     const Exit *group = e->merged.p + first;
-    Exit *children = e->merged.p + e->merged.n;
+    Exit *kids = e->merged.p + e->merged.n;
     e->merged.n += num;
-    if (n == 1 || num <= FEW_CHILDREN) { /* those of one node are in order */
-        EACH_CHILD(t, group, n, c, {
+    if (n == 1 || num <= FEW_KIDS) { /* those of one node are in order */
+        EACH_KID(t, group, n, kid, {
             u32 i = kept++;
-            for (; n > 1 && i && t->nodes[children[i - 1].node].byte > t->nodes[c].byte; i--)
-                children[i] = children[i - 1];
-            children[i] = ((Exit){c, group[k].count});
+            for (; n > 1 && i && kids[i - 1].byte > t->kids.byte[kid]; i--) kids[i] = kids[i - 1];
+            kids[i] = ((Exit){t->kids.node[kid], group[k].count, t->kids.byte[kid]});
         })
         return num;
     }
     u32 start[257] = {0};
-    EACH_CHILD(t, group, n, c, start[t->nodes[c].byte + 1]++)
+    EACH_KID(t, group, n, kid, start[t->kids.byte[kid] + 1]++)
     for (u32 b = 1; b < 257; b++) start[b] += start[b - 1];
-    EACH_CHILD(t, group, n, c, children[start[t->nodes[c].byte]++] = ((Exit){c, group[k].count}))
+    EACH_KID(t, group, n, kid, {
+        u8 byte = t->kids.byte[kid];
+        kids[start[byte]++] = ((Exit){t->kids.node[kid], group[k].count, byte});
+    })
     return num;
 }
 
-/* An empty trie, in the place of one that a fault may have left half made. */
-static Remainders *start_remainders(Engine *e, Remainders **at) {
-    if (!*at) *at = take(e, sizeof **at);
-    Remainders *r = *at;
-    r->byte.n = r->depth.n = r->size.n = r->first.n = r->tokens.n = 0;
+static void start_rests(Engine *e) { e->rests.byte.n = e->rests.depth.n = e->rests.first.n = e->rests.tokens.n = 0; }
+
+static void add_rest(Engine *e, u8 byte, u32 depth) {
+    PUSH(e, e->rests.byte, byte);
+    PUSH(e, e->rests.depth, depth);
+    PUSH(e, e->rests.first, e->rests.tokens.n);
+}
+
+/* What was merged, to be walked. */
+static Remainders *keep_rests(Engine *e) {
+    u32 n = e->rests.byte.n, num = e->rests.tokens.n;
+    u32 *path = borrow(e, (e->trie.max_depth + 2) * sizeof *path), *first = borrow(e, (n + 1) * sizeof *first);
+    size_t nodes = (n + 1) * sizeof(Rest), tokens = num * sizeof(Counted), kids = n * sizeof(u32);
+    Remainders *r = take(e, sizeof *r + nodes + tokens + kids + n);
+    r->num_nodes = n;
+    r->nodes = (Rest *)(r + 1);
+    r->tokens = (Counted *)(r->nodes + n + 1);
+    r->kids.node = (u32 *)(r->tokens + num);
+    r->kids.byte = (u8 *)(r->kids.node + n);
+    index_kids(e->rests.byte.p, e->rests.depth.p, n, path, first, r->kids);
+    for (u32 i = 0; i < n; i++) r->nodes[i] = (Rest){first[i], e->rests.first.p[i]};
+    r->nodes[n] = (Rest){first[n], num};
+    if (num) memcpy(r->tokens, e->rests.tokens.p, tokens);
+    give_back(e, first);
+    give_back(e, path);
     return r;
 }
 
-static void merge(Engine *e, Remainders *r, u32 first, u32 n, u32 depth) {
+static void merge(Engine *e, u32 first, u32 n, u32 depth) {
     const Trie *t = &e->trie;
-    const Exit *group = e->merged.p + first;
-    u32 node = r->byte.n, children = e->merged.n;
-    PUSH(e, r->byte, t->nodes[group[0].node].byte);
-    PUSH(e, r->depth, depth);
-    PUSH(e, r->size, 0);
-    PUSH(e, r->first, r->tokens.n);
-    for (u32 i = 0; i < n; i++)
-        TOKENS_AT(t, group[i].node, k)
-            PUSH(e, r->tokens, ((Counted){k, group[i].count}));
-    u32 total = add_children(e, first, n);
+    u32 kids = e->merged.n;
+    add_rest(e, e->merged.p[first].byte, depth);
+    for (u32 i = first; i < first + n; i++)
+        TOKENS_AT(t, e->merged.p[i].node, k)
+            PUSH(e, e->rests.tokens, ((Counted){k, e->merged.p[i].count}));
+    u32 total = add_kids(e, first, n);
     for (u32 i = 0, j; i < total; i = j) {
-        u8 byte = t->nodes[e->merged.p[children + i].node].byte;
-        for (j = i + 1; j < total && t->nodes[e->merged.p[children + j].node].byte == byte; j++) continue;
-        merge(e, r, children + i, j - i, depth + 1);
+        u8 byte = e->merged.p[kids + i].byte;
+        for (j = i + 1; j < total && e->merged.p[kids + j].byte == byte; j++) continue;
+        merge(e, kids + i, j - i, depth + 1);
     }
-    e->merged.n = children;
-    r->size.p[node] = r->byte.n - node;
+    e->merged.n = kids;
 }
 
 static void merge_exits(Engine *e, Slice *s, u32 byte) {
@@ -192,13 +222,13 @@ static void merge_exits(Engine *e, Slice *s, u32 byte) {
     u64 nodes = 0;
     for (u32 i = 0; i < count; i++) nodes += (u64)e->trie.nodes[s->exits[from + i].node].size;
     if (nodes && nodes <= MAX_MERGED) {
-        Remainders *r = start_remainders(e, &s->remainders[byte]);
+        start_rests(e);
         e->merged.n = 0;
         RESERVE(e, e->merged, count);
         memcpy(e->merged.p, s->exits + from, count * sizeof *e->merged.p);
         e->merged.n = count;
-        merge(e, r, 0, count, 0);
-        PUSH(e, r->first, r->tokens.n);
+        merge(e, 0, count, 0);
+        s->remainders[byte] = keep_rests(e);
     }
     s->merged[byte] = 1;
 }
@@ -213,54 +243,51 @@ static void build_outside(Engine *e, Slice *s) {
     for (u32 i = 0; i < inside; i++) within[s->by_count[i]] = 1;
     before[0] = 0;
     for (u32 i = 0; i < num; i++) before[i + 1] = before[i] + !within[t->order[i]];
-    Remainders *r = start_remainders(e, &s->outside);
-    u32 *path = borrow(e, (t->max_depth + 2) * sizeof *path), depth = 0; /* what the last node stands in */
+    start_rests(e);
     for (u32 i = 0; i < t->num_nodes;) {
         TrieNode here = t->nodes[i];
         if (i && before[here.first] == before[t->nodes[i + here.size].first]) {
             i += here.size;
             continue;
         }
-        for (; i && depth >= here.depth; depth--) r->size.p[path[depth]] = r->byte.n - path[depth];
-        depth = here.depth;
-        path[depth] = r->byte.n;
-        PUSH(e, r->byte, here.byte);
-        PUSH(e, r->depth, here.depth);
-        PUSH(e, r->first, r->tokens.n);
-        PUSH(e, r->size, 0);
+        add_rest(e, here.byte, here.depth);
         TOKENS_AT(t, i, k)
-            if (!within[k]) PUSH(e, r->tokens, ((Counted){k, 0}));
+            if (!within[k]) PUSH(e, e->rests.tokens, ((Counted){k, 0}));
         i++;
     }
-    for (u32 i = depth + 1; i-- > 0;) r->size.p[path[i]] = r->byte.n - path[i];
-    PUSH(e, r->first, r->tokens.n);
-    s->has_outside = 1;
-    give_back(e, path);
+    s->outside = keep_rests(e);
     give_back(e, within);
     give_back(e, before);
 }
 
 static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 high, u32 state) {
     u32 before = e->hits.n;
-    for (u32 k = r->first.p[node]; k < r->first.p[node + 1]; k++)
-        if (r->tokens.p[k].count >= low && r->tokens.p[k].count <= high) PUSH(e, e->hits, r->tokens.p[k].token);
+    for (u32 k = r->nodes[node].tokens; k < r->nodes[node + 1].tokens; k++)
+        if (r->tokens[k].count >= low && r->tokens[k].count <= high) PUSH(e, e->hits, r->tokens[k].token);
     if (e->hits.n > before) weigh(e, state);
 }
 
 static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
-    RESERVE(e, e->path, e->trie.max_depth + 2);
-    e->path.p[0] = state;
+    RESERVE(e, e->levels, e->trie.max_depth + 2);
     add_counted(e, r, 0, low, high, state);
-    u32 visited = 0;
-    for (u32 i = 1; i < r->byte.n; visited++) {
-        u32 level = r->depth.p[i], next = step(e, e->path.p[level - 1], r->byte.p[i]);
-        if (next == DEAD) {
-            i += r->size.p[i];
+    close_if_open(e, state);
+    e->levels.p[0] = (Level){0, r->nodes[1].kids, state, 0};
+    u32 visited = 0, depth = 0;
+    while (depth != NONE) {
+        Level *level = &e->levels.p[depth];
+        u32 kid = next_kid(e, level->state, r->kids.byte, level->kid, level->end);
+        visited += kid - level->kid + (kid < level->end);
+        level->kid = kid + 1;
+        if (kid == level->end) {
+            depth--;
             continue;
         }
-        add_counted(e, r, i, low, high, next);
-        e->path.p[level] = next;
-        i++;
+        u32 next = step(e, level->state, r->kids.byte[kid]), node = r->kids.node[kid];
+        if (next == DEAD) continue;
+        add_counted(e, r, node, low, high, next);
+        if (r->nodes[node].kids == r->nodes[node + 1].kids) continue;
+        close_if_open(e, next);
+        e->levels.p[++depth] = (Level){r->nodes[node].kids, r->nodes[node + 1].kids, next, 0};
     }
     e->steps += visited;
 }
@@ -311,7 +338,7 @@ u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
 
 /* The record of the tokens inside a loop but those in `hits`; of the other tokens each is tried. */
 u32 try_outside(Engine *e, Slice *s, u32 state) {
-    if (!s->has_outside) build_outside(e, s);
+    if (!s->outside) build_outside(e, s);
     u32 base = row_within(e, s, s->max_count);
     walk_remainders(e, s->outside, state, 0, NONE);
     return finish_record(e, base);

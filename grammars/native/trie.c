@@ -4,6 +4,9 @@
    these, so that a walk need not go through it byte by byte. */
 #include "engine.h"
 #include <stdlib.h>
+#include <string.h>
+
+enum { CACHE_LINE = 64 };
 
 /* Bytes that most automata treat alike are one group; there are fewer than 64. The first NUM_MARKS are
    of one byte. */
@@ -26,29 +29,53 @@ static u32 find_group(u32 byte) {
     return byte == 0xF0 ? 48 : byte == 0xF4 ? 49 : 50;
 }
 
+/* The kids of `n` nodes that stand in order. `first` gets where those of each begin, [n + 1]; `path` has room
+   for a node of each depth. */
+void index_kids(const u8 *byte, const u32 *depth, u32 n, u32 *path, u32 *first, Kids kids) {
+    memset(first, 0, (n + 1) * sizeof *first);
+    for (u32 i = 0; i < n; i++) {
+        path[depth[i]] = i;
+        if (i) first[path[depth[i] - 1] + 1]++;
+    }
+    for (u32 i = 0; i < n; i++) first[i + 1] += first[i];
+    for (u32 i = 0; i < n; i++) {
+        path[depth[i]] = i;
+        if (!i) continue;
+        u32 place = first[path[depth[i] - 1]]++; /* so that each ends as where the next began */
+        kids.byte[place] = byte[i];
+        kids.node[place] = i;
+    }
+    for (u32 i = n; i > 0; i--) first[i] = first[i - 1];
+    first[0] = 0;
+}
+
 /* 0 when there is no memory. */
 int index_trie(Trie *t, TrieArrays given) {
     u32 num = t->num_nodes, *parent = malloc((num + 1) * sizeof *parent), n = 0;
     for (u32 i = 0; i < num; i++)
         if ((u32)given.depth[i] > t->max_depth) t->max_depth = (u32)given.depth[i];
     u32 *path = malloc((t->max_depth + 2) * sizeof *path);
-    t->nodes = calloc(num + 1, sizeof *t->nodes);
+    u32 *first = malloc((num + 1) * sizeof *first);
+    t->nodes = aligned_alloc(CACHE_LINE, ((num + 1) * sizeof *t->nodes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    t->kids = (Kids){malloc(num), malloc(num * sizeof *t->kids.node)};
     t->order = calloc(t->num_tokens + 1, sizeof *t->order);
     t->lengths = calloc(t->num_tokens + 1, sizeof *t->lengths);
-    int made = parent && path && t->nodes && t->order && t->lengths;
+    int made = parent && path && first && t->nodes && t->order && t->lengths && t->kids.byte && t->kids.node;
+    if (made) index_kids(given.byte, (const u32 *)given.depth, num, path, first, t->kids);
     for (u32 byte = 0; byte < 256; byte++) t->group[byte] = (u8)find_group(byte);
     for (u32 i = 0; made && i < num; i++) {
         u32 depth = (u32)given.depth[i];
         u64 group = i ? 1ull << t->group[given.byte[i]] : 0;
+        if (depth == 1) t->below[given.byte[i]] = (u32)given.size[i];
         path[depth] = i;
         parent[i] = depth ? path[depth - 1] : 0;
-        t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, given.token[i], given.byte[i], 0};
+        t->nodes[i] = (TrieNode){group, (u32)given.size[i], depth, n, first[i], given.token[i], given.byte[i], 0};
         for (i32 id = given.token[i]; id >= 0; id = given.same[id]) {
             t->lengths[n] = (u8)(depth < 255 ? depth : 255);
             t->order[n++] = (u32)id;
         }
     }
-    if (made) t->nodes[num].first = n;
+    if (made) t->nodes[num] = (TrieNode){.first = n, .kids = first[num]};
     for (u32 i = num; made && i-- > 1;) {
         TrieNode *node = &t->nodes[i], *above = &t->nodes[parent[i]];
         above->groups |= node->groups;
@@ -57,6 +84,7 @@ int index_trie(Trie *t, TrieArrays given) {
     }
     free(parent);
     free(path);
+    free(first);
     return made;
 }
 
@@ -64,6 +92,8 @@ void drop_trie(Trie *t) {
     free(t->nodes);
     free(t->order);
     free(t->lengths);
+    free(t->kids.byte);
+    free(t->kids.node);
 }
 
 /* The groups of which every byte leads from a state to `next`. */
