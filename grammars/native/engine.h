@@ -372,6 +372,15 @@ u32 tail_count(const Engine *e, u32 tail);
 u32 tail_at(const Engine *e, u32 tail, u32 index);
 void close_state(Engine *e, u32 state);
 u32 compute_next(Engine *e, u32 state, u32 byte);
+u32 behind_literal(Engine *e, u32 state);
+
+/* The literal that a state reads that was not closed, else the empty one. */
+static inline Span literal_of(const Engine *e, u32 state) {
+    State s = e->states.p[state];
+    if (s.flags & S_CLOSED || s.kernel & IS_SET || s.kernel <= LOOP_END) return (Span){0, 0};
+    Node head = e->nodes.p[e->stacks.p[s.kernel].head];
+    return head.kind == K_LIT ? (Span){head.a, head.b} : (Span){0, 0};
+}
 
 static inline u32 step(Engine *e, u32 state, u32 byte) {
     if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
@@ -391,6 +400,13 @@ static inline u32 next_kid(const Engine *e, u32 state, const u8 *bytes, u32 kid,
     const u32 *next = e->nexts.p + s->next;
     while (kid < end && next[map[bytes[kid]]] == DEAD) kid++;
     return kid;
+}
+
+/* The node of the kid with a byte, 0 without one. */
+static inline u32 kid_with(const Kids *kids, u32 first, u32 end, u8 byte) {
+    for (; first < end; first++)
+        if (kids->byte[first] == byte) return kids->node[first];
+    return 0;
 }
 
 /* trie.c */

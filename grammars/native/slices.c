@@ -267,12 +267,28 @@ static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 h
     if (e->hits.n > before) weigh(e, state);
 }
 
+/* As in walks.c: follow the literals that an open state begins with. */
+static u32 read_literals(Engine *e, const Remainders *r, u32 *node, u32 state, u32 low, u32 high) {
+    for (Span text = literal_of(e, state); text.length; text = literal_of(e, state)) {
+        for (u32 i = 0; i < text.length; i++) {
+            const Rest *n = &r->nodes[*node];
+            *node = kid_with(&r->kids, n->kids, n[1].kids, e->pool.p[text.offset + i]);
+            if (!*node) return DEAD;
+            add_counted(e, r, *node, low, high, DEAD);
+        }
+        state = behind_literal(e, state);
+    }
+    return state;
+}
+
 static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
     RESERVE(e, e->levels, e->trie.max_depth + 2);
+    u32 visited = 0, depth = 0, first = 0;
     add_counted(e, r, 0, low, high, state);
+    if (!e->weigh) state = read_literals(e, r, &first, state, low, high);
+    if (state == DEAD) return;
     close_if_open(e, state);
-    e->levels.p[0] = (Level){0, r->nodes[1].kids, state, 0};
-    u32 visited = 0, depth = 0;
+    e->levels.p[0] = (Level){r->nodes[first].kids, r->nodes[first + 1].kids, state, 0};
     while (depth != NONE) {
         Level *level = &e->levels.p[depth];
         u32 kid = next_kid(e, level->state, r->kids.byte, level->kid, level->end);
@@ -285,7 +301,8 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
         u32 next = step(e, level->state, r->kids.byte[kid]), node = r->kids.node[kid];
         if (next == DEAD) continue;
         add_counted(e, r, node, low, high, next);
-        if (r->nodes[node].kids == r->nodes[node + 1].kids) continue;
+        if (!e->weigh) next = read_literals(e, r, &node, next, low, high);
+        if (next == DEAD || r->nodes[node].kids == r->nodes[node + 1].kids) continue;
         close_if_open(e, next);
         e->levels.p[++depth] = (Level){r->nodes[node].kids, r->nodes[node + 1].kids, next, 0};
     }

@@ -331,6 +331,23 @@ void close_state(Engine *e, u32 state) {
     s->flags = flags | S_CLOSED;
 }
 
+/* Add the stacks of a tail to `after`; a concatenation that waited is taken apart now. */
+static void add_after(Engine *e, u32 tail) {
+    for (u32 c = 0; c < tail_count(e, tail); c++) {
+        u32 stack = tail_at(e, tail, c);
+        Stack top = e->stacks.p[stack];
+        if (e->nodes.p[top.head].kind == K_CAT) stack = push(e, top.head, top.tail);
+        PUSH(e, e->after, stack);
+    }
+}
+
+/* The state behind the literal that a state begins with. */
+u32 behind_literal(Engine *e, u32 state) {
+    e->after.n = 0;
+    add_after(e, e->stacks.p[e->states.p[state].kernel].tail);
+    return state_of(e, merge_stacks(e, e->after.p, e->after.n));
+}
+
 u32 compute_next(Engine *e, u32 state, u32 byte) {
     State s = e->states.p[state];
     e->after.n = 0;
@@ -344,12 +361,7 @@ u32 compute_next(Engine *e, u32 state, u32 byte) {
             if (!is_alive(e, left)) continue;
             after = push(e, left, item.after);
         }
-        for (u32 c = 0; c < tail_count(e, after); c++) {
-            u32 stack = tail_at(e, after, c);
-            Stack top = e->stacks.p[stack]; /* a concatenation that waited is taken apart now */
-            if (e->nodes.p[top.head].kind == K_CAT) stack = push(e, top.head, top.tail);
-            PUSH(e, e->after, stack);
-        }
+        add_after(e, after);
     }
     u32 next = e->after.n ? state_of(e, merge_stacks(e, e->after.p, e->after.n)) : DEAD;
     e->nexts.p[s.next + e->maps.p[(size_t)s.map * 256 + byte]] = next;

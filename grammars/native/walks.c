@@ -65,6 +65,22 @@ static inline void descend(Engine *e, u32 depth, u32 node, u32 state, u32 other)
     e->levels.p[depth] = (Level){n->kids, n[1].kids, state, other};
 }
 
+/* Follow the literals that an open state begins with, so that no states are made within them: from a node
+   on, which becomes the one behind them, 0 where no token goes on there. Returns the state there. */
+static u32 read_literals(Engine *e, u32 *node, u32 state) {
+    const Trie *t = &e->trie;
+    for (Span text = literal_of(e, state); text.length; text = literal_of(e, state)) {
+        for (u32 i = 0; i < text.length; i++) {
+            const TrieNode *n = &t->nodes[*node];
+            *node = kid_with(&t->kids, n->kids, n[1].kids, e->pool.p[text.offset + i]);
+            if (!*node) return DEAD;
+            TOKENS_AT(t, *node, token) PUSH(e, e->hits, token);
+        }
+        state = behind_literal(e, state);
+    }
+    return state;
+}
+
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
    than `limit` nodes were visited, or states made on such a way. Where completions are weighed, only what
    stays in a state is passed over: what costs the same. */
@@ -74,6 +90,10 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
     Loops loops = {{DEAD}, {0}, {0}, {0}};
     Visits visits = {{DEAD}, {0}};
     RESERVE(e, e->levels, t->max_depth + 2);
+    if (!e->weigh) {
+        state = read_literals(e, &node, state);
+        if (state == DEAD) return 1;
+    }
     descend(e, 0, node, state, state);
     while (depth != NONE) {
         Level *level = &e->levels.p[depth];
@@ -107,7 +127,8 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
             continue;
         }
         add_hits(e, i, next);
-        if (n->size > 1) descend(e, ++depth, i, next, next);
+        if (n->size > 1 && !e->weigh) next = read_literals(e, &i, next);
+        if (t->nodes[i].size > 1 && next != DEAD) descend(e, ++depth, i, next, next);
     }
     e->steps += visited;
     return 1;
