@@ -143,7 +143,11 @@ static inline u32 token_length(const Trie *t, u32 id) { return t->offset[id + 1]
 
 typedef struct { u32 node, count : 24, byte : 8; } Exit; /* trie node of the first byte not in the loop */
 typedef struct { u32 token, count; } Counted;
-typedef struct { u32 kids, tokens; } Rest;            /* of a node: the first of its kids and tokens */
+typedef struct {
+    u64 groups;                                       /* as of a TrieNode, and so are size and height */
+    u32 kids, tokens, size;                           /* the first of its kids, and tokens */
+    u8 height;
+} Rest;
 typedef struct {                                      /* what follows a loop, merged into one trie */
     u32 num_nodes;
     Rest *nodes;                                      /* [num_nodes + 1] */
@@ -178,7 +182,8 @@ typedef struct Slice {                                /* the vocabulary as seen 
     Remainders *outside;                              /* the tokens that do not stay inside */
 } Slice;
 
-enum { NUM_LOOPS = 32, LOOK_FOR_LOOP = 64 };           /* look once so many nodes stayed in a state */
+enum { NUM_LOOPS = 32, LOOK_FOR_LOOP = 64, STAY = 8 }; /* look once so many nodes were met in
+                                                         a state; one that stays there counts for more */
 typedef struct {                                      /* states that a walk often stayed in, each where
                                                          its number says, and groups that stay there */
     u32 state[NUM_LOOPS], stays[NUM_LOOPS];
@@ -426,11 +431,12 @@ static inline u64 groups_in(Engine *e, Loops *l, u32 state) {
     return look_for_groups(e, l, state);
 }
 
-/* What may surely be read from a state, once a walk was there often enough to look. */
-Pass look_for_pass(Engine *e, Visits *visits, u32 state);
-static inline Pass pass_of(Engine *e, Visits *visits, u32 state) {
+/* What may surely be read from a state, once a walk was there often enough to look, which a byte led on
+   from to another. */
+Pass look_for_pass(Engine *e, Visits *visits, u32 state, u32 next);
+static inline Pass pass_of(Engine *e, Visits *visits, u32 state, u32 next) {
     u32 known = e->states.p[state].pass;
-    return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state);
+    return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state, next);
 }
 
 /* walks.c */
@@ -453,7 +459,7 @@ u32 bounded_record(Engine *e, u32 state);
 u32 add_row(Engine *e, const u32 *words);
 u32 add_hit_row(Engine *e);
 u32 finish_record(Engine *e, u32 base);
-u32 union_of(Engine *e, const u32 *records, u32 n);
+u32 union_of(Engine *e, u32 *records, u32 n);
 
 /* closures.c */
 u32 closure_record(Engine *e, u32 state);

@@ -193,8 +193,17 @@ static Remainders *keep_rests(Engine *e) {
     r->kids.node = (u32 *)(r->tokens + num);
     r->kids.byte = (u8 *)(r->kids.node + n);
     index_kids(e->rests.byte.p, e->rests.depth.p, n, path, first, r->kids);
-    for (u32 i = 0; i < n; i++) r->nodes[i] = (Rest){first[i], e->rests.first.p[i]};
-    r->nodes[n] = (Rest){first[n], num};
+    r->nodes[n] = (Rest){0, first[n], num, 0, 0};
+    for (u32 i = n; i-- > 0;) {
+        u8 byte = e->rests.byte.p[i];
+        r->nodes[i] = (Rest){i ? 1ull << e->trie.group[byte] : 0, first[i], e->rests.first.p[i], 1, 0};
+        for (u32 kid = first[i]; kid < first[i + 1]; kid++) {
+            Rest below = r->nodes[r->kids.node[kid]];
+            r->nodes[i].groups |= below.groups;
+            r->nodes[i].size += below.size;
+            if (below.height >= r->nodes[i].height) r->nodes[i].height = (u8)(below.height < 255 ? below.height + 1 : 255);
+        }
+    }
     if (num) memcpy(r->tokens, e->rests.tokens.p, tokens);
     give_back(e, first);
     give_back(e, path);
@@ -260,11 +269,18 @@ static void build_outside(Engine *e, Slice *s) {
     give_back(e, before);
 }
 
-static void add_counted(Engine *e, const Remainders *r, u32 node, u32 low, u32 high, u32 state) {
-    u32 before = e->hits.n;
-    for (u32 k = r->nodes[node].tokens; k < r->nodes[node + 1].tokens; k++)
-        if (r->tokens[k].count >= low && r->tokens[k].count <= high) PUSH(e, e->hits, r->tokens[k].token);
-    if (e->hits.n > before) weigh(e, state);
+/* The tokens from one node to another, of those with so many items. */
+static void add_counted(Engine *e, const Remainders *r, u32 node, u32 end, u32 low, u32 high, u32 state) {
+    u32 n = e->hits.n, first = r->nodes[node].tokens, last = r->nodes[end].tokens;
+    if (first == last) return;
+    RESERVE(e, e->hits, last - first);
+    for (u32 k = first; k < last; k++) {
+        e->hits.p[n] = r->tokens[k].token;
+        n += r->tokens[k].count >= low && r->tokens[k].count <= high;
+    }
+    if (n == e->hits.n) return;
+    e->hits.n = n;
+    weigh(e, state);
 }
 
 /* As in walks.c: follow the literals that an open state begins with. */
@@ -274,7 +290,7 @@ static u32 read_literals(Engine *e, const Remainders *r, u32 *node, u32 state, u
             const Rest *n = &r->nodes[*node];
             *node = kid_with(&r->kids, n->kids, n[1].kids, e->pool.p[text.offset + i]);
             if (!*node) return DEAD;
-            add_counted(e, r, *node, low, high, DEAD);
+            add_counted(e, r, *node, *node + 1, low, high, DEAD);
         }
         state = behind_literal(e, state);
     }
@@ -284,7 +300,8 @@ static u32 read_literals(Engine *e, const Remainders *r, u32 *node, u32 state, u
 static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
     RESERVE(e, e->levels, e->trie.max_depth + 2);
     u32 visited = 0, depth = 0, first = 0;
-    add_counted(e, r, 0, low, high, state);
+    Visits visits = {{DEAD}, {0}};
+    add_counted(e, r, 0, 1, low, high, state);
     if (!e->weigh) state = read_literals(e, r, &first, state, low, high);
     if (state == DEAD) return;
     close_if_open(e, state);
@@ -300,7 +317,15 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
         }
         u32 next = step(e, level->state, r->kids.byte[kid]), node = r->kids.node[kid];
         if (next == DEAD) continue;
-        add_counted(e, r, node, low, high, next);
+        if (!e->weigh) {
+            Pass pass = pass_of(e, &visits, level->state, next);
+            u32 end = node + r->nodes[node].size;
+            if (!(r->nodes[node].groups & ~pass.groups) && r->nodes[node].height < pass.bytes) {
+                add_counted(e, r, node, end, low, high, DEAD);
+                continue;
+            }
+        }
+        add_counted(e, r, node, node + 1, low, high, next);
         if (!e->weigh) next = read_literals(e, r, &node, next, low, high);
         if (next == DEAD || r->nodes[node].kids == r->nodes[node + 1].kids) continue;
         close_if_open(e, next);

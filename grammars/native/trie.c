@@ -194,14 +194,16 @@ static Pass find_pass(Engine *e, u32 start) {
 }
 
 /* `pass_of` while it is not known. */
-Pass look_for_pass(Engine *e, Visits *v, u32 state) {
+Pass look_for_pass(Engine *e, Visits *v, u32 state, u32 next) {
     u32 i = state % NUM_LOOPS;
     if (v->state[i] != state) {
         v->state[i] = state;
         v->n[i] = 0;
     }
-    if (++v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0, 0};
-    Pass pass = find_pass(e, state);
+    v->n[i] += next == state ? STAY : 1;
+    if (v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0, 0};
+    u64 stays = next == state ? groups_to(e, state, state) : 0;
+    Pass pass = stays ? (Pass){stays, 255, 0} : find_pass(e, state);
     PUSH(e, e->passes, pass);
     e->states.p[state].pass = e->passes.n;
     return pass;

@@ -113,7 +113,7 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
         if (e->weigh) {
             passes_all = next == here && !(n->groups & ~groups_in(e, &loops, next));
         } else {
-            Pass pass = pass_of(e, &visits, here);
+            Pass pass = pass_of(e, &visits, here, next);
             u32 length = n->depth - 1 + pass.bytes;
             int is_read = !(n->groups & ~pass.groups);
             passes_all = is_read && n->height < pass.bytes;
