@@ -84,7 +84,7 @@ static int strike_lanes(Engine *e, Left *left, u32 state, u32 node) {
 
 static void strike_walk(Engine *e, Left *left, u32 state) {
     const Trie *t = &e->trie;
-    Visits visits = {{DEAD}, {0}};
+    Visits visits = {{DEAD}, {0}, {0}};
     RESERVE(e, e->path, t->max_depth + 2);
     e->path.p[0] = state;
     for (u32 i = 1; i < t->num_nodes;) {

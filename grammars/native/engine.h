@@ -182,8 +182,8 @@ typedef struct Slice {                                /* the vocabulary as seen 
     Remainders *outside;                              /* the tokens that do not stay inside */
 } Slice;
 
-enum { NUM_LOOPS = 32, LOOK_FOR_LOOP = 64, STAY = 8 }; /* look once so many nodes were met in
-                                                         a state; one that stays there counts for more */
+enum { NUM_LOOPS = 32, LOOK_FOR_LOOP = 64, LOOK_FOR_STAY = 8, LOOK_FOR_PASS = 128 }; /* look once so many
+                                                         nodes stayed in a state, or were met in it */
 typedef struct {                                      /* states that a walk often stayed in, each where
                                                          its number says, and groups that stay there */
     u32 state[NUM_LOOPS], stays[NUM_LOOPS];
@@ -192,7 +192,7 @@ typedef struct {                                      /* states that a walk ofte
 } Loops;
 typedef struct { u64 groups; u32 bytes, stops; } Pass; /* so many bytes of these groups may surely be read;
                                                          stops: and no more of them */
-typedef struct { u32 state[NUM_LOOPS], n[NUM_LOOPS]; } Visits; /* of a walk, likewise */
+typedef struct { u32 state[NUM_LOOPS], n[NUM_LOOPS], stays[NUM_LOOPS]; } Visits; /* of a walk, likewise */
 typedef struct { u64 groups; u32 next; } Lane;         /* every byte of these groups leads there */
 
 typedef struct { Counted *p; u32 n, cap; } CountedList;
@@ -433,10 +433,10 @@ static inline u64 groups_in(Engine *e, Loops *l, u32 state) {
 
 /* What may surely be read from a state, once a walk was there often enough to look, which a byte led on
    from to another. */
-Pass look_for_pass(Engine *e, Visits *visits, u32 state, u32 next);
-static inline Pass pass_of(Engine *e, Visits *visits, u32 state, u32 next) {
+Pass look_for_pass(Engine *e, Visits *visits, u32 state, u32 next, int far);
+static inline Pass pass_of(Engine *e, Visits *visits, u32 state, u32 next, int far) {
     u32 known = e->states.p[state].pass;
-    return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state, next);
+    return known ? e->passes.p[known - 1] : look_for_pass(e, visits, state, next, far);
 }
 
 /* walks.c */

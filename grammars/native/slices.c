@@ -300,7 +300,7 @@ static u32 read_literals(Engine *e, const Remainders *r, u32 *node, u32 state, u
 static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, u32 high) {
     RESERVE(e, e->levels, e->trie.max_depth + 2);
     u32 visited = 0, depth = 0, first = 0;
-    Visits visits = {{DEAD}, {0}};
+    Visits visits = {{DEAD}, {0}, {0}};
     add_counted(e, r, 0, 1, low, high, state);
     if (!e->weigh) state = read_literals(e, r, &first, state, low, high);
     if (state == DEAD) return;
@@ -318,7 +318,7 @@ static void walk_remainders(Engine *e, const Remainders *r, u32 state, u32 low, 
         u32 next = step(e, level->state, r->kids.byte[kid]), node = r->kids.node[kid];
         if (next == DEAD) continue;
         if (!e->weigh) {
-            Pass pass = pass_of(e, &visits, level->state, next);
+            Pass pass = pass_of(e, &visits, level->state, next, 0);
             u32 end = node + r->nodes[node].size;
             if (!(r->nodes[node].groups & ~pass.groups) && r->nodes[node].height < pass.bytes) {
                 add_counted(e, r, node, end, low, high, DEAD);

@@ -193,20 +193,26 @@ static Pass find_pass(Engine *e, u32 start) {
     return (Pass){0, 0, 0};
 }
 
-/* `pass_of` while it is not known. */
-Pass look_for_pass(Engine *e, Visits *v, u32 state, u32 next) {
-    u32 i = state % NUM_LOOPS;
-    if (v->state[i] != state) {
-        v->state[i] = state;
-        v->n[i] = 0;
-    }
-    v->n[i] += next == state ? STAY : 1;
-    if (v->n[i] < LOOK_FOR_LOOP) return (Pass){0, 0, 0};
-    u64 stays = next == state ? groups_to(e, state, state) : 0;
-    Pass pass = stays ? (Pass){stays, 255, 0} : find_pass(e, state);
+static Pass keep_pass(Engine *e, u32 state, Pass pass) {
     PUSH(e, e->passes, pass);
     e->states.p[state].pass = e->passes.n;
     return pass;
+}
+
+/* `pass_of` while it is not known: soon for bytes that stay in the state, later for all, which takes as
+   long as many nodes; `far`: this walk may have so many. */
+Pass look_for_pass(Engine *e, Visits *v, u32 state, u32 next, int far) {
+    u32 i = state % NUM_LOOPS;
+    if (v->state[i] != state) {
+        v->state[i] = state;
+        v->n[i] = v->stays[i] = 0;
+    }
+    if (next == state && ++v->stays[i] == LOOK_FOR_STAY) {
+        u64 groups = groups_to(e, state, state);
+        if (groups) return keep_pass(e, state, (Pass){groups, 255, 0});
+    }
+    if (++v->n[i] < LOOK_FOR_PASS || !far) return (Pass){0, 0, 0};
+    return keep_pass(e, state, find_pass(e, state));
 }
 
 /* `groups_in` while it is not known. */

@@ -88,7 +88,7 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
     const Trie *t = &e->trie;
     u32 visited = 0, most = limit == ~0ull ? NONE : e->states.n + MAX_MADE, depth = 0;
     Loops loops = {{DEAD}, {0}, {0}, {0}};
-    Visits visits = {{DEAD}, {0}};
+    Visits visits = {{DEAD}, {0}, {0}};
     RESERVE(e, e->levels, t->max_depth + 2);
     if (!e->weigh) {
         state = read_literals(e, &node, state);
@@ -113,7 +113,7 @@ int walk(Engine *e, u32 state, u32 node, u64 limit) {
         if (e->weigh) {
             passes_all = next == here && !(n->groups & ~groups_in(e, &loops, next));
         } else {
-            Pass pass = pass_of(e, &visits, here, next);
+            Pass pass = pass_of(e, &visits, here, next, 1);
             u32 length = n->depth - 1 + pass.bytes;
             int is_read = !(n->groups & ~pass.groups);
             passes_all = is_read && n->height < pass.bytes;
