@@ -4,7 +4,7 @@
    bound that a mask's own way finds (masks.c), and where that does not do, in tokens, once a walk has
    found them. In that walk a branch whose bytes all lead down one lane of states, as letters do inside a
    string, is looked at once for each length, not once for each token. */
-#include "engine.h"
+#include "walks.h"
 
 enum { MAX_LANE = 254, LOOK_FOR_LANE = 16, NO_CLASS = 256 };
 

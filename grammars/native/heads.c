@@ -5,7 +5,7 @@
    What comes before the mark is a state as well, that of the same stacks with LOOP_END in the mark's
    place. Its slice has the tokens that stay before the mark, and the exits from it by their byte. It
    serves if no byte that the mark begins with could also go on before it. */
-#include "engine.h"
+#include "walks.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,7 +242,7 @@ u32 bounded_record(Engine *e, u32 state) {
     if (record != NONE) return record;
     Slice *s = slice_before(e, before, item);
     if (!stands_out(e, s, top.tail)) return NONE;
-    u32 base = row_within(e, s, high);
     slice_hits(e, s, 0, high, top.tail);
+    u32 base = row_within(e, s, high);
     return strike_long(e, s, state, high) ? finish_record(e, base) : NONE;
 }

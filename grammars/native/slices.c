@@ -4,11 +4,11 @@
    stay inside the loop, by how many items they touch, and those that leave it between two items,
    by the byte with which they leave (exits). That holds for any bounds of the loop and anything
    that follows it, as long as the item is a prefix code and what follows begins otherwise. */
-#include "engine.h"
+#include "walks.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MERGED = 60000, FEW_KIDS = 24 };
+enum { MAX_MERGED = 60000, FEW_KIDS = 24, FEW_BETWEEN = 400 };
 
 /* ---- building ------------------------------------------------------------------------------- */
 
@@ -119,20 +119,57 @@ void keep_counts(Engine *e, Slice *s, const Slice *counted) {
     s->rows[s->max_count] = s->row;
 }
 
-/* The row of the tokens that touch at most `count` items. */
-u32 row_within(Engine *e, Slice *s, u32 count) {
-    if (count > s->max_count) count = s->max_count;
-    if (s->rows[count] != NONE) return s->rows[count];
-    u32 words = e->trie.num_words, *row = borrow(e, words * sizeof *row);
-    memset(row, 0, words * sizeof *row);
-    const Slice *all = s->counted ? s->counted : s;
-    for (u32 i = 0; i < all->count_end[count]; i++)
-        row[all->by_count[i] >> 5] |= 1u << (all->by_count[i] & 31);
-    if (s->counted)
-        for (u32 i = 0; i < words; i++) row[i] &= e->rows.p[s->row][i];
+/* The tokens that touch more items than one count and no more than the other. */
+static Span between(const Slice *all, u32 one, u32 other) {
+    u32 low = one < other ? one : other, high = one < other ? other : one;
+    return (Span){all->count_end[low], all->count_end[high] - all->count_end[low]};
+}
+
+/* The count whose row is there and differs least from another's, NONE without any. */
+static u32 nearest_count(const Slice *s, const Slice *all, u32 count) {
+    u32 best = NONE;
+    for (u32 c = 0; c <= s->max_count; c++)
+        if (s->rows[c] != NONE && (best == NONE || between(all, c, count).length < between(all, best, count).length)) best = c;
+    return best;
+}
+
+/* The row of the tokens that touch at most `count` items, made of the nearest that there is. */
+static u32 make_row(Engine *e, Slice *s, const Slice *all, u32 count) {
+    u32 bytes = e->trie.num_words * (u32)sizeof(u32), *row = borrow(e, bytes), near = nearest_count(s, all, count);
+    const u32 *inside = s->counted ? e->rows.p[s->row] : NULL;
+    Span some = {0, all->count_end[count]};
+    if (near != NONE && between(all, near, count).length < some.length) {
+        some = between(all, near, count);
+        memcpy(row, e->rows.p[s->rows[near]], bytes);
+    } else {
+        memset(row, 0, bytes);
+    }
+    for (u32 i = some.offset; i < some.offset + some.length; i++) {
+        u32 word = all->by_count[i] >> 5, bit = 1u << (all->by_count[i] & 31);
+        row[word] ^= inside ? inside[word] & bit : bit;
+    }
     s->rows[count] = add_row(e, row);
     give_back(e, row);
     return s->rows[count];
+}
+
+/* A row of the tokens that touch at most `count` items but for the few that are added to `hits`: of a long
+   text most places share the row of all tokens. */
+u32 row_within(Engine *e, Slice *s, u32 count) {
+    const Slice *all = s->counted ? s->counted : s;
+    if (count > s->max_count) count = s->max_count;
+    if (s->rows[count] != NONE) return s->rows[count];
+    if (between(all, count, s->max_count).length <= FEW_BETWEEN && s->rows[s->max_count] == NONE)
+        make_row(e, s, all, s->max_count);
+    u32 near = nearest_count(s, all, count);
+    if (near == NONE || between(all, near, count).length > FEW_BETWEEN) return make_row(e, s, all, count);
+    const u32 *inside = s->counted ? e->rows.p[s->row] : NULL;
+    Span some = between(all, near, count);
+    for (u32 i = some.offset; i < some.offset + some.length; i++) {
+        u32 token = all->by_count[i];
+        if (!inside || inside[token >> 5] >> (token & 31) & 1) PUSH(e, e->hits, token);
+    }
+    return s->rows[near];
 }
 
 /* ---- what follows: the rests of all tokens that leave with one byte, as one trie -------------- */
@@ -373,9 +410,8 @@ void slice_hits(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
 
 /* The record of the loop with `low` to `high` items left before `tail`. */
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail) {
-    u32 base = row_within(e, s, high);
     slice_hits(e, s, low, high, tail);
-    return finish_record(e, base);
+    return finish_record(e, row_within(e, s, high));
 }
 
 /* The record of the tokens inside a loop but those in `hits`; of the other tokens each is tried. */

@@ -2,7 +2,7 @@
 
    A state that stays what it is for some groups of bytes allows every token of a branch of only
    these, so that a walk need not go through it byte by byte. */
-#include "engine.h"
+#include "walks.h"
 #include <stdlib.h>
 #include <string.h>
 

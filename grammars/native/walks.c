@@ -2,7 +2,7 @@
 
    A walk goes from a node to those of its kids that the state leads on to. Their bytes lie together, apart
    from the nodes, so that what a state does not read costs a look at a byte, and no node is fetched. */
-#include "engine.h"
+#include "walks.h"
 #include <string.h>
 
 enum { MAX_MADE = 100 };
