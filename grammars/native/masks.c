@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 5000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
-       ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32 };
+       ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32, OFTEN = 4 };
 
 /* ---- choosing the way ------------------------------------------------------------------------ */
 
@@ -138,11 +138,23 @@ static int counts_many_behind(const Engine *e, u32 tail) {
     return 0;
 }
 
+/* Whether a loop that was not sliced is met often enough to be, and its items begin in ASCII: the exits of
+   others are most of a vocabulary of many scripts. One with a bound has another mask at each place. */
+static int is_met_again(Engine *e, Node loop) {
+    u8 *flags = &e->nodes.p[loop.a].flags;
+    if (*flags / F_ASKED < (loop.c == NONE ? OFTEN : 1)) {
+        *flags += F_ASKED;
+        return 0;
+    }
+    Mask first = first_bytes(e, state_of(e, push(e, loop.a, LOOP_END)));
+    return !first.w[2] && !first.w[3];
+}
+
 static u32 stack_record(Engine *e, u32 stack, u32 state) {
     if (stack == END || stack == LOOP_END) return NONE;
     Stack s = e->stacks.p[stack];
     Node head = e->nodes.p[s.head];
-    if (head.kind == K_REP && !e->nodes.p[head.a].slice && !counts_many(e, head)) {
+    if (head.kind == K_REP && !e->nodes.p[head.a].slice && !counts_many(e, head) && !is_met_again(e, head)) {
         if (counts_many_behind(e, s.tail)) return NONE;
         u32 record = is_open(e, state) ? closure_record(e, state) : NONE;
         if (record == NONE) record = short_record(e, state);
