@@ -1,6 +1,7 @@
 """An engine over many tokens knows strings, numbers and formats before the first text."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from radixgen.grammars.native_engine import NativeEngine
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
-TOKENS = [*(bytes((byte,)) for byte in range(256)), b"20", b'{"', b'a", ', b"1.", b"2-", None]
+WORDS = [bytes(word) for word in product(b"aeinorst", repeat=4)]
+TOKENS = [*(bytes((b,)) for b in range(256)), *WORDS, b"20", b'{"', b'a", ', b"1.", b"2-", None]
 SCHEMA = {
     "type": "object",
     "properties": {"at": {"format": "date-time", "type": "string"}, "name": {"type": "string"}},
