@@ -18,8 +18,8 @@ static const struct { const char *name; u8 keyword; } KEYWORDS[] = {
     {"patternProperties", OTHER}, {"propertyNames", OTHER}, {"minProperties", OTHER},
     {"maxProperties", OTHER}, {"dependencies", OTHER}, {"dependentRequired", OTHER},
     {"dependentSchemas", OTHER}, {"unevaluatedProperties", OTHER}, {"prefixItems", OTHER},
-    {"additionalItems", OTHER}, {"unevaluatedItems", OTHER}, {"contains", OTHER},
-    {"minContains", OTHER}, {"maxContains", OTHER}, {"extends", OTHER}, {"disallow", OTHER},
+    {"additionalItems", 0 /* void but for items in a list */}, {"unevaluatedItems", OTHER},
+    {"contains", OTHER}, {"minContains", OTHER}, {"maxContains", OTHER}, {"extends", OTHER}, {"disallow", OTHER},
     {"$anchor", OTHER}, {"$dynamicAnchor", OTHER}, {"$recursiveAnchor", OTHER},
     {"$dynamicRef", OTHER}, {"$recursiveRef", OTHER},
 };
@@ -113,6 +113,43 @@ static u32 target_of(const Reader *r, u32 reference) {
     return here;
 }
 
+/* The reference that stands for a schema, 0 where there is none. Returns 0 for what is not read here:
+   up to draft 7 what stands beside a reference is void, later it holds as well. */
+static int read_reference(Reader *r, u32 schema, u32 *out) {
+    *out = 0;
+    NAMES(r, schema, name) {
+        if (!piece_at(r, name).plain) return 0;
+        if (!spells(r, piece_at(r, name), "$ref")) continue;
+        if (*out) return 0;
+        *out = name + 1;
+    }
+    if (!*out) return 1;
+    Said s;
+    if (!r->hides_siblings && !read_said(r, schema, &s)) return 0;
+    for (u32 k = 1; k < OTHER && !r->hides_siblings; k++)
+        if (s.said[k] && k != REF && k != NAME) return 0;
+    r->has_references = 1;
+    return 1;
+}
+
+/* Whether the root names a draft up to 7. Returns 0 for what is not plainly one. */
+static int read_draft(Reader *r) {
+    static const char *const OLD[] = {"draft-03", "draft-04", "draft-06", "draft-07"};
+    u32 stated = 0;
+    if (piece_at(r, 0).kind != P_OBJECT) return 1;
+    NAMES(r, 0, name) {
+        if (!spells(r, piece_at(r, name), "$schema")) continue;
+        if (stated) return 0;
+        stated = name + 1;
+    }
+    Piece p = piece_at(r, stated);
+    if (!stated || p.kind != P_STRING) return 1;
+    for (u32 from = 0; from + 8 <= p.length; from++)
+        for (u32 i = 0; i < sizeof OLD / sizeof *OLD; i++)
+            if (!memcmp(r->text + p.at + from, OLD[i], 8)) r->hides_siblings = 1;
+    return p.plain;
+}
+
 /* ---- reading ------------------------------------------------------------------------------------ */
 
 /* The place of a form that is not read yet, made if it is new; NONE for what is not read here. */
@@ -120,13 +157,9 @@ static u32 form_of(Reader *r, u32 piece) {
     Engine *e = r->e;
     u32 here = piece;
     for (u32 hops = 0; !piece_at(r, here).form && piece_at(r, here).kind == P_OBJECT; hops++) {
-        Said said;
-        if (hops > MAX_HOPS || !read_said(r, here, &said)) return NONE;
-        u32 reference = said.said[REF];
+        u32 reference;
+        if (hops > MAX_HOPS || !read_reference(r, here, &reference)) return NONE;
         if (!reference) break;
-        for (u32 k = 1; k < OTHER; k++)
-            if (said.said[k] && k != REF && k != NAME) return NONE;
-        r->has_references = 1;
         if ((here = target_of(r, reference)) == NONE) return NONE;
     }
     Piece p = piece_at(r, here);
@@ -171,6 +204,13 @@ int read_count(const Reader *r, u32 piece, u32 none, u32 *out) {
     return 1;
 }
 
+static int is_list_of_strings(const Reader *r, u32 list) {
+    if (piece_at(r, list).kind != P_ARRAY) return 0;
+    VALUES(r, list, value)
+        if (piece_at(r, value).kind != P_STRING) return 0;
+    return 1;
+}
+
 /* Marks the names that have to be there in their own pieces. */
 static int read_required(const Reader *r, u32 required, u32 properties) {
     if (!required) return 1;
@@ -196,7 +236,9 @@ static int read_object(Reader *r, const Said *s, Draft d, u32 form) {
         }
     }
     if (d.additional && piece_at(r, d.additional).kind != P_FALSE && form_of(r, d.additional) == NONE) return 0;
-    if (!read_required(r, s->said[REQUIRED], d.properties)) return 0;
+    u32 required = s->said[REQUIRED];
+    if (!(d.types & T_OBJECT) && required) return is_list_of_strings(r, required); /* it says nothing */
+    if (!read_required(r, required, d.properties)) return 0;
     *draft_of(r, form) = d;
     return 1;
 }
@@ -248,10 +290,9 @@ static int read_form(Reader *r, u32 form) {
     if (s.said[ANY_OF] || s.said[ONE_OF])
         return !of_objects && !of_arrays && !of_scalars && !s.said[TYPE] && read_choice(r, &s, form);
     if (of_scalars) return !of_objects && !of_arrays && read_scalars(r, &s, schema, form);
-    if ((of_objects && !(d.types & T_OBJECT)) || (of_arrays && !(d.types & T_ARRAY))) return 0;
     *draft_of(r, form) = d;
-    if (d.types & T_OBJECT && !read_object(r, &s, d, form)) return 0;
-    return !(d.types & T_ARRAY) || read_array(r, &s, *draft_of(r, form), form);
+    if ((of_objects || d.types & T_OBJECT) && !read_object(r, &s, d, form)) return 0;
+    return !(of_arrays || d.types & T_ARRAY) || read_array(r, &s, *draft_of(r, form), form);
 }
 
 /* Whether what a schema needs inside is known to have a value. */
@@ -280,7 +321,7 @@ static int all_sure(const Reader *r) {
 
 /* Read the schemas of a text that is in pieces. Returns 0 for one that is not read here. */
 int read_forms(Reader *r) {
-    if (form_of(r, 0) == NONE) return 0;
+    if (!read_draft(r) || form_of(r, 0) == NONE) return 0;
     for (u32 form = r->first; form < r->e->forms.n; form++)
         if (!read_form(r, form)) return 0;
     for (u32 i = 0; i < r->e->forms.n - r->first; i++)

@@ -29,7 +29,7 @@ typedef struct {
     Draft *drafts; /* of the forms from `first` on */
     u32 *places;   /* and where they stand */
     u32 first, num_asked;
-    u8 has_names, has_references;
+    u8 has_names, has_references, hides_siblings;
 } Reader;
 
 static inline Piece piece_at(const Reader *r, u32 piece) { return r->e->pieces.p[piece]; }

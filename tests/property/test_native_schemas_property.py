@@ -32,7 +32,7 @@ SMALL = st.integers(0, 3)
 REFERENCE = st.sampled_from(["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/$defs/none"])
 LEAVES = st.one_of(
     st.booleans(),
-    st.fixed_dictionaries({"$ref": REFERENCE}, optional={"title": st.just("x")}),
+    st.fixed_dictionaries({"$ref": REFERENCE}, optional={"title": st.just("x"), "type": TYPE}),
     st.fixed_dictionaries({"enum": st.lists(SCALARS, max_size=3)}, optional={"type": TYPE}),
     st.fixed_dictionaries({"const": SCALARS}, optional={"type": TYPE}),
     st.fixed_dictionaries(
@@ -61,7 +61,13 @@ def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
     arrays = st.fixed_dictionaries(
         {"items": inner},
-        optional={"type": st.just("array"), "minItems": SMALL, "maxItems": SMALL},
+        optional={
+            "type": st.just("array"),
+            "minItems": SMALL,
+            "maxItems": SMALL,
+            "additionalItems": inner,
+            "required": st.lists(NAMES, max_size=1),
+        },
     )
     choices = st.lists(inner, min_size=1, max_size=3)
     named = st.sampled_from(["anyOf", "oneOf"])
@@ -70,6 +76,7 @@ def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 INNER = st.recursive(LEAVES, composed, max_leaves=8)
 DEFINITIONS = st.fixed_dictionaries({}, optional={"a": INNER, "b": INNER})
+DRAFT = st.sampled_from(["draft-07", "draft/2020-12"])
 
 
 def outcome(schema: Any, values: list[Any], *options: tuple[str, bool]) -> list[Any]:
@@ -97,7 +104,9 @@ def outcome(schema: Any, values: list[Any], *options: tuple[str, bool]) -> list[
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-@given(composed(INNER), DEFINITIONS, st.lists(VALUES, min_size=2, max_size=4))
-def test_random_schemas_are_read_alike(schema: Any, defined: Any, values: list[Any]) -> None:
-    whole = {**schema, "$defs": defined}
+@given(composed(INNER), DRAFT, DEFINITIONS, st.lists(VALUES, min_size=2, max_size=4))
+def test_random_schemas_are_read_alike(
+    schema: Any, draft: str, defined: Any, values: list[Any]
+) -> None:
+    whole = {**schema, "$schema": draft, "$defs": defined}
     assert outcome(whole, values) == outcome(whole, values, *BY_FRONT_END)
