@@ -215,9 +215,10 @@ def _cost(key: _Key) -> int:
 def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, int] | None:
     """The first state of a plain schema, which the native engine reads by itself, and where its
     forms begin; None of any other."""
-    if spec.kind != "json_schema" or spec.options or not isinstance(engine, NativeEngine):
+    if spec.kind != "json_schema" or not isinstance(engine, NativeEngine):
         return None
-    return engine.start_schema(spec.source, _plain_schemas())
+    plain = _plain_schemas()(spec.options)
+    return None if plain is None else engine.start_schema(spec.source, plain)
 
 
 def _start(engine: Engine, node: Node) -> tuple[int, range]:
@@ -261,10 +262,10 @@ def build(spec: GrammarSpec, rules: RuleSet) -> Node:
 
 
 @cache
-def _plain_schemas() -> PlainSchemas:
+def _plain_schemas() -> Callable[[tuple[tuple[str, OptionValue], ...]], PlainSchemas | None]:
     """What that engine asks of the front end, imported when it is first asked for."""
-    found: PlainSchemas = importlib.import_module("radixgen.grammars.json_native").PLAIN
-    return found
+    module: Any = importlib.import_module("radixgen.grammars.json_native")
+    return module.plain_schemas  # type: ignore[no-any-return]  # by its name only
 
 
 @cache

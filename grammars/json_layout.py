@@ -64,7 +64,7 @@ def layout(options: Mapping[str, Any]) -> Layout:
     and a colon, and before a closing bracket; that takes what printers of JSON write, indented or
     not. Separators given by name are fixed. Raises InvalidGrammar for anything else.
     """
-    if not options or _NAMES.isdisjoint(options):
+    if not options or LAYOUT_OPTIONS.isdisjoint(options):
         return _FLEXIBLE
     fixed = [_separator(options, name, mark) for name, mark in _MARKS.items()]
     kind = options.get("whitespace", "flexible")
@@ -88,7 +88,7 @@ def _flexible(most: int) -> Layout:
 
 _FLEXIBLE = _flexible(MAX_BLANKS)
 _MARKS = {"item_separator": ",", "key_separator": ":"}
-_NAMES = frozenset(("whitespace", "max_whitespace", *_MARKS))
+LAYOUT_OPTIONS = frozenset(("whitespace", "max_whitespace", *_MARKS))
 
 
 def _separator(options: Mapping[str, Any], name: str, mark: str) -> str | None:

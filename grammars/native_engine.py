@@ -174,9 +174,9 @@ class NativeEngine:
         with self._lock:
             if self.schemas is None:
                 self.schemas = NativeSchemas(
-                    self._library, self._at, self._checked, self.nodes, plain
+                    self._library, self._at, self._checked, self.nodes, plain.scalars
                 )
-            form = self.schemas.read(text)
+            form = self.schemas.read(text, plain)
             if form is None:
                 return None
             built = self.schemas.value(form)

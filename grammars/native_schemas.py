@@ -21,9 +21,9 @@ _NODE = -1  # what the engine asks of a form that has a text: its node; else whe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainSchemas:
-    """What a front end says. `nodes`: any value, string, number, integer, boolean, null. `scalars`
-    reads a schema that speaks of scalars: how to make its node, or None where it is not surely
-    right, or not sure to have a value."""
+    """What a front end says, for one layout. `nodes`: any value, string, number, integer, boolean,
+    null. `scalars` reads a schema that speaks of scalars: how to make its node, or None where it is
+    not surely right, or not sure to have a value."""
 
     nodes: Sequence[Node]
     members: Marks
@@ -40,26 +40,33 @@ class NativeSchemas:
         at: int,
         checked: Callable[[int], int],
         nodes: NativeNodes,
-        plain: PlainSchemas,
+        scalars: Callable[[bytes], Callable[[], Node] | None],
     ) -> None:
         self._library, self._at, self._checked, self._nodes = library, at, checked, nodes
-        self._scalars = plain.scalars
-        fixed = array("I", map(nodes.kept, plain.nodes))
-        fixed += nodes.mark_nodes(plain.members) + nodes.mark_nodes(plain.items)
-        self._fixed, self._fixed_at = fixed, fixed.buffer_info()[0]
+        self._scalars = scalars
+        self._fixed: dict[PlainSchemas, array[int]] = {}
         self._num_rules = ctypes.c_uint32()
         self._num_rules_at = ctypes.addressof(self._num_rules)
 
-    def read(self, source: bytes) -> int | None:
+    def read(self, source: bytes, plain: PlainSchemas) -> int | None:
         """The form of a schema, the first that it has; None for one that the front end reads."""
+        fixed = self._fixed.get(plain)
+        if fixed is None:
+            fixed = self._fixed[plain] = self._fixed_nodes(plain)
+        fixed_at = fixed.buffer_info()[0]
         form: int = self._library.rx_schema(
-            self._at, source, len(source), self._fixed_at, self._num_rules_at
+            self._at, source, len(source), fixed_at, self._num_rules_at
         )
         self._nodes.note_own_rules(self._num_rules.value)
         if form < 0:
             with contextlib.suppress(InvalidGrammar):  # a limit is the front end's to meet
                 self._checked(form)
         return form - 1 if form > 0 else None
+
+    def _fixed_nodes(self, plain: PlainSchemas) -> "array[int]":
+        """The ids of nodes that no schema changes, in the order of native/engine.h."""
+        found = array("I", map(self._nodes.kept, plain.nodes))
+        return found + self._nodes.mark_nodes(plain.members) + self._nodes.mark_nodes(plain.items)
 
     def value(self, form: int) -> int:
         """The node of the values of a form."""

@@ -10,237 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_schema_cases import CLOSED, DATE, INTEGER, LIST, MANY, OTHERS, PLAIN_CASES, POINT
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import formats, json_check, native_engine
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import NativeEngine
 from radixgen.grammars.expr import Node
-from radixgen.grammars.json_native import PLAIN
+from radixgen.grammars.json_native import plain_schemas, scalars
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
 from radixgen.grammars.vocabulary import Vocabulary
-from radixgen.types import GrammarSpec
+from radixgen.types import GrammarSpec, OptionValue
 
 if native_engine.load_library() is None:
     pytest.skip("there is no compiler", allow_module_level=True)
 
 TOKENS = [*(bytes((byte,)) for byte in range(256)), b'{"', b'":', b'": ', b'"}', b", ", b"[{", None]
 NATIVE = Path(native_engine.__file__).parent / "native"
-INTEGER = {"type": "integer"}
-POINT = {"type": "object", "properties": {"x": INTEGER, "y": INTEGER}, "required": ["y"]}
-CLOSED = {**POINT, "additionalProperties": False}
-MANY = {f"name{i}": {"type": ["null", "integer", "boolean"][i % 3]} for i in range(20)}
-LIST = {
-    "$schema": "http://json-schema.org/draft-07/schema#",
-    "$ref": "#/definitions/node",
-    "definitions": {
-        "node": {
-            "type": "object",
-            "properties": {"v": INTEGER, "next": {"$ref": "#/definitions/node"}},
-        },
-        "unread": {"anyOf": []},
-    },
-}
-DATE = {"type": "string", "format": "date", "title": "a day"}
-
-# Schemas that the engine reads, each with texts that they allow, or do not.
-PLAIN_CASES: list[tuple[Any, list[Any]]] = [
-    (True, [1, {"a": [None]}, "é"]),
-    ({}, [1, {"a": [None]}, "é"]),
-    ({"title": "anything"}, [1, {"a": [None], "b\n": 1}, "é", [{}], True, -0.5e3]),
-    (POINT, [{"x": 1, "y": 2}, {"y": 2, "z": [1]}, {"x": 1}, {}]),
-    (CLOSED, [{"x": 1, "y": 2}, {"y": 2, "z": 1}]),
-    ({**POINT, "additionalProperties": INTEGER}, [{"y": 2, "z": 1}, {"y": 2, "z": "a"}]),
-    ({**POINT, "additionalProperties": {}}, [{"y": 2, "z": [{}]}, {"z": 1}]),
-    ({"type": "object"}, [{}, {"a": 1, "b": {"c": []}}, {"a b": None, "é": 1, "/": 2}, []]),
-    ({"type": "object", "additionalProperties": False}, [{}, {"a": 1}]),
-    ({"type": "object", "additionalProperties": DATE}, [{"a": "2020-02-29"}, {"a": "2021-02-29"}]),
-    ({"properties": MANY}, [{"name1": 2, "name18": None}, 3, "x", [1], {"name3": 1}]),
-    ({"type": ["object", "null"], "properties": MANY}, [None, {"name19": 7}, 1]),
-    ({"type": ["array", "string"], "items": POINT}, ["a", [{"y": 1}], 1]),
-    ({"type": "array"}, [[], [1, [2, {}], "a"], {}]),
-    ({"type": "array", "items": POINT}, [[], [{"y": 1}, {"x": 1, "y": 2}], [{}]]),
-    ({"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2}, [[1], [], [1, 2, 3]]),
-    ({"type": "array", "maxItems": 0, "uniqueItems": False}, [[], [1]]),
-    ({"type": ["integer", "number"]}, [1.5, 2, "a"]),
-    (LIST, [{"v": 1, "next": {"next": {"v": 2}}}, {"next": 1}]),
-    ({"type": "array", "items": {"$ref": "#"}}, [[[], [[]]], [1]]),
-    ({"$ref": "#/$defs/a/items", "$defs": {"a": {"items": {"type": "array"}}}}, [[1], {}]),
-    (
-        {"properties": {"a": {"$id": "http://x/a", "type": "null"}}, "$id": "http://y"},
-        [{"a": None}, {"a": 1}],
-    ),
-    (
-        {
-            "$schema": "http://json-schema.org/draft-04/schema#",
-            "items": {"$ref": "#/definitions/a", "type": "null", "anyOf": 1, "minItems": "x"},
-            "definitions": {"a": INTEGER},
-            "additionalItems": 3,
-        },
-        [[1, 2], [None]],
-    ),
-    ({"type": "array", "items": INTEGER, "required": ["a"], "properties": {"a": True}}, [[1], {}]),
-    ({"type": "string", "required": ["é"], "minItems": 3, "additionalProperties": False}, ["a", 1]),
-    ({"type": ["object"], "properties": {"a": INTEGER}, "maxItems": 1}, [{"a": 1}, [1]]),
-    ({"enum": ["b", "a", "b", "ab", "a b"]}, ["a", "ab", "a b", "c"]),
-    ({"type": "string", "enum": ["ab"], "default": 1e9}, ["ab", "a"]),
-    ({"type": ["string"], "enum": ["ab", "c"]}, ["ab", "c", "b"]),
-    ({"enum": ["é\n", "a"]}, ["é\n", "a", "b"]),
-    ({"enum": [1, None, "a", 2.5]}, [1, None, "a", 2.5, 2]),
-    ({"type": "integer", "enum": [1, 2.5, 7]}, [1, 7, 2]),
-    ({"const": "a"}, ["a", "b"]),
-    ({"const": None, "type": ["null", "string"]}, [None, ""]),
-    (
-        {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 2}, POINT]},
-        [None, "ab", {"y": 1}],
-    ),
-    (
-        {"anyOf": [{**CLOSED, "required": ["x"]}, CLOSED, {"type": "null"}]},
-        [{"x": 1}, {"y": 1}, {}],
-    ),
-    (
-        {"anyOf": [{"type": "array", "items": INTEGER}, {"type": "array", "items": DATE}]},
-        [[1], [1, "a"]],
-    ),
-    (
-        {"anyOf": [{"enum": [False, None]}, {"enum": ["foo", "bar"]}, {"enum": [100]}]},
-        [100, "foo", True],
-    ),
-    (
-        {"oneOf": [{"type": "number", "minimum": -5}, {"type": "array"}, DATE]},
-        [-4.5, [], "1999-01-01", -6],
-    ),
-    (
-        {
-            "$ref": "#/$defs/tree",
-            "$defs": {
-                "tree": {
-                    "properties": {"l": {"$ref": "#/$defs/any"}},
-                    "required": ["l"],
-                    "type": "object",
-                },
-                "any": {"oneOf": [{"$ref": "#/$defs/tree"}, {"const": 0}]},
-            },
-        },
-        [{"l": {"l": {"l": 0}}}, {"l": {}}],
-    ),
-    ({"const": 3, "enum": [3, "x"]}, [3, "x"]),
-    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "éèà", "a"]),
-    ({"type": "string", "pattern": "^a+$"}, ["aa", "ab"]),
-    ({"type": "integer", "format": "int32"}, [7, "a"]),
-    ({"type": ["boolean", "string"], "minLength": 3, "maxLength": 2}, [True, "ab"]),
-    ({"type": "integer", "minimum": -12, "maximum": -12}, [-12, 12]),
-    ({"type": "number", "minimum": 2, "exclusiveMaximum": 4.5}, [2, 3.5, 4.5]),
-    ({"type": ["number", "null"], "multipleOf": 5}, [10, None, 4]),
-    (
-        {"type": "object", "properties": {"when": DATE}, "required": ["when"]},
-        [{"when": "1999-12-31"}, {}],
-    ),
-    (
-        {"type": "object", "properties": {"a": True, "b": {}}, "unknown": {"type": 1}},
-        [{"a": [], "b": 1}, 1],
-    ),
-]
-
-# Texts that are left to the front end, whether it takes or refuses them.
-OTHERS = [
-    "false",
-    "[]",
-    '"a"',
-    "",
-    " ",
-    "{",
-    '{"type": "object",}',
-    '{"type": "string", "type": "null"}',
-    '{"t\\u0079pe": "string"}',
-    '{"type": "any"}',
-    '{"type": []}',
-    '{"type": ["string", 1]}',
-    '{"default": 1e999}',
-    '{"default": ' + "9" * 500 + "}",
-    '{"default": NaN}',
-    '{"default": 01}',
-    '{"default": "\t"}',
-    '{"default": "\\x"}',
-    '{"default": "\\u12g4"}',
-    '{"default": "',
-    '{"a": 1} {}',
-    '{"a" 1}',
-    '{"default": ' + "[" * 200 + "]" * 200 + "}",
-    '{"properties": {"a": {"type": "string"}, "a": {"type": "null"}}}',
-    '{"properties": {"\\u0061": {"type": "string"}}}',
-    '{"properties": {"é": true}}',
-    '{"properties": {"a": false}}',
-    '{"properties": {"a": 1}}',
-    '{"properties": [1]}',
-    '{"properties": {"a": true}, "required": ["b"]}',
-    '{"properties": {"a": true}, "required": true}',
-    '{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}',
-    '{"type": "array", "items": {"$ref": "#"}, "minItems": 1}',
-    '{"type": "array", "minItems": 2, "maxItems": 1}',
-    '{"type": "array", "minItems": 2.0}',
-    '{"type": "array", "minItems": -1}',
-    '{"type": "array", "items": [true]}',
-    '{"type": "array", "items": false}',
-    '{"type": "array", "uniqueItems": true}',
-    '{"type": "string", "items": {"type": 3}}',
-    '{"type": "array", "required": [1]}',
-    '{"type": "string", "properties": {"a": {"type": 3}}}',
-    '{"type": "object", "maxItems": "a"}',
-    '{"$schema": "draft-07", "$schema": "draft/2020-12", "type": "null"}',
-    '{"$schema": "draft\\u002d07", "type": "null"}',
-    '{"$schema": "draft-07", "$ref": "#/$defs/a", "$ref": "#/$defs/b", "$defs": {"a": true}}',
-    '{"type": "string", "pattern": "("}',
-    '{"type": "string", "pattern": 1}',
-    '{"type": "string", "format": "idn-hostname"}',
-    '{"type": "string", "minLength": 3, "maxLength": 2}',
-    '{"type": "integer", "minimum": 0.5, "maximum": 0.75}',
-    '{"enum": []}',
-    '{"enum": "a"}',
-    '{"enum": [{}]}',
-    '{"const": {}}',
-    '{"type": "null", "enum": ["a"]}',
-    '{"type": "object", "enum": ["a"]}',
-    '{"pattern": "a"}',
-    '{"$ref": "#"}',
-    '{"$ref": "#a"}',
-    '{"$ref": "other"}',
-    '{"$ref": "#/nowhere"}',
-    '{"$ref": "#/$defs/a%20b", "$defs": {"a b": true}}',
-    '{"$ref": "#/$defs/a", "type": "null", "$defs": {"a": true}}',
-    '{"$schema": "draft/2019-09", "$ref": "#/$defs/a", "type": "null", "$defs": {"a": true}}',
-    '{"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "http://x", "items": true}}}',
-    '{"properties": {"a": {"$id": "http://x/", "items": {"$ref": "#"}}}}',
-    '{"type": "integer", "minimum": 2, "maximum": 1}',
-    '{"type": "integer", "minimum": 2, "maximum": 2, "multipleOf": 5}',
-    '{"type": "string", "minLength": 1.5}',
-    '{"type": "string", "format": "date", "minLength": 11}',
-    '{"type": "string", "format": "date", "const": "a"}',
-    '{"type": "integer", "enum": [1.5]}',
-    '{"anyOf": []}',
-    '{"anyOf": {}}',
-    '{"anyOf": [true, false]}',
-    '{"anyOf": [{"type": "null"}], "type": "null"}',
-    '{"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}',
-    '{"anyOf": [{"type": "null"}, {"anyOf": [{"type": "string"}]}]}',
-    '{"anyOf": [{"type": "integer", "minimum": 0}, {"type": "number", "maximum": 5}]}',
-    '{"oneOf": [{"type": "array"}, {"type": "array", "minItems": 2}]}',
-    '{"oneOf": [{"type": "null"}, {"$ref": "#"}]}',
-    '{"anyOf": [{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}]}',
-    '{"anyOf": [{"type": "null"}, {"allOf": [{"pattern": "a"}]}]}',
-    '{"patternProperties": {"a": true}}',
-    '{"$anchor": "a"}',
-    '{"disallow": "string"}',
-]
+_plain = plain_schemas(())
+assert _plain is not None
+PLAIN = _plain
 
 
 def compiler() -> GrammarCompiler:
     return GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
 
 
-def spec(source: str, *, by_engine: bool) -> GrammarSpec:
-    """A schema; options, also those that say what is so without, are the front end's to read."""
-    return GrammarSpec("json_schema", source, () if by_engine else (("strict", True),))
+def spec(source: str, *, by_engine: bool, **options: str) -> GrammarSpec:
+    """A schema; options but those of the layout are the front end's to read, also one that says
+    what is so without."""
+    named: dict[str, OptionValue] = {**options} if by_engine else {**options, "strict": True}
+    return GrammarSpec("json_schema", source, tuple(sorted(named.items())))
 
 
 def is_read(source: str) -> bool:
@@ -261,10 +61,10 @@ def states(matcher: GrammarMatcher, text: bytes) -> list[Any]:
     return [*found, matcher.is_accepting()]
 
 
-def outcome(source: str, texts: list[bytes], *, by_engine: bool) -> list[Any]:
+def outcome(source: str, texts: list[bytes], *, by_engine: bool, **options: str) -> list[Any]:
     """The states along texts, or how the schema is refused."""
     try:
-        grammar = compiler().compile(spec(source, by_engine=by_engine))
+        grammar = compiler().compile(spec(source, by_engine=by_engine, **options))
     except InvalidGrammar as error:
         return [str(error), error.path]
     return [states(grammar.matcher(), text) for text in texts]
@@ -284,6 +84,19 @@ def test_plain_schemas_allow_what_the_front_end_says(
     found = outcome(source, texts, by_engine=True)
     assert found == outcome(source, texts, by_engine=False)
     assert any(states[-1] for states in found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"whitespace": "compact"}, {"item_separator": ", "}, {"whitespace": "wide"}, {"mode": "odd"}],
+)
+def test_layouts_are_kept(options: dict[str, str]) -> None:
+    source = json.dumps({**CLOSED, "properties": {"x": {"type": "array"}, "y": {}}})
+    texts = [b'{"x":[1,{"a":2}],"y":1}', b'{"x":[1, 2],"y":{"a": 1}}', b'{ "y":1}']
+    found = outcome(source, texts, by_engine=True, **options)
+    assert found == outcome(source, texts, by_engine=False, **options)
+    is_plain = plain_schemas(tuple(options.items())) is not None
+    assert is_plain == (options.keys().isdisjoint(("mode",)) and "wide" not in options.values())
 
 
 @pytest.mark.parametrize("source", OTHERS)
@@ -334,10 +147,10 @@ def test_scalars_are_read_ahead_or_when_a_text_gets_there() -> None:
 
 
 def test_what_says_the_same_of_scalars_is_read_once() -> None:
-    PLAIN.scalars.cache_clear()  # type: ignore[attr-defined]  # it is a cached function
+    scalars.cache_clear()
     for title in "abc":
         assert is_read(json.dumps({"title": title, "type": "string", "pattern": "^a+$"}))
-    assert PLAIN.scalars.cache_info().currsize == 1  # type: ignore[attr-defined]
+    assert scalars.cache_info().currsize == 1
 
 
 def test_large_schemas_are_read_or_left() -> None:
