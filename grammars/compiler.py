@@ -33,7 +33,8 @@ MAX_SOURCE = 32 << 20  # characters; a larger constraint is refused before it is
 MANY_TOKENS = 8192  # of a vocabulary; over fewer, masks are quick from the first on
 MUCH = 64 << 20  # bytes, of which what is made with an engine takes a fifth
 MUCH_SOURCE = 1500  # characters, from which on rules are looked ahead at, on any machine
-VERY_MUCH_SOURCE = 10_000  # and the first masks made, as where a compile took long
+VERY_MUCH_SOURCE = 10_000  # and the first masks made,
+SOME_SECONDS = 0.0006  # as where a compile took so long, since they are likely to as well
 SHARE_SOURCE = 2000  # characters, with which that may take as long as the rest of a compile
 MOST_SHARE = 3  # times as long, with as many times the characters
 MOST_AHEAD = 0.004  # seconds for rules
@@ -236,7 +237,7 @@ def _look_ahead(
     milliseconds hold up one request, within a mask all of a batch. `met`: its first rules, or where
     the forms of a plain schema begin, of which only those of scalars take long."""
     taken = time.thread_time() - begin
-    if len(source) >= VERY_MUCH_SOURCE or taken > ENOUGH_SECONDS:
+    if len(source) >= VERY_MUCH_SOURCE or taken > SOME_SECONDS:
         prepared = engine.prepare(start, FIRST_TEXTS)
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
     if len(source) >= MUCH_SOURCE:

@@ -33,8 +33,8 @@ typedef struct { Shard shards[NUM_SHARDS]; } Table;  /* by the top bits: one gro
 /* ---- nodes ----------------------------------------------------------------------------- */
 enum Kind { K_EMPTY, K_EPS, K_SET, K_LIT, K_CAT, K_ALT, K_REP, K_AND, K_NOT, K_WORDS, K_RULE };
 enum { EMPTY = 0, EPS = 1, EVERYTHING = 2 };         /* fixed ids */
-enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16, F_ASKED = 32 }; /* of ASKED so many:
-                                                        masks within loops of it, the top bits */
+enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16, F_ASKED = 32 }; /* ASKED: for a mask
+                                                        within a bounded loop of it */
 
 typedef struct {
     u8 kind, flags;

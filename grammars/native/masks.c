@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { MAX_CHOICES = 64, DIFFERENCE_WALK = 40000, SHORT_WALK = 5000, MAX_UNION = 16, MAX_UNFOLDED = 2000, OPEN_STATE = 60, WIDE_LOOP = 60,
-       ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32, OFTEN = 4 };
+       ALL_CHARACTERS = 120, MAX_ASKED = 2000, MANY_COUNTS = 32 };
 
 /* ---- choosing the way ------------------------------------------------------------------------ */
 
@@ -138,12 +138,13 @@ static int counts_many_behind(const Engine *e, u32 tail) {
     return 0;
 }
 
-/* Whether a loop that was not sliced is met often enough to be, and its items begin in ASCII: the exits of
-   others are most of a vocabulary of many scripts. One with a bound has another mask at each place. */
+/* Whether a loop with a bound, which has another mask at each place, is met again without a slice, and its
+   items begin in ASCII: the exits of others are most of a vocabulary of many scripts. */
 static int is_met_again(Engine *e, Node loop) {
     u8 *flags = &e->nodes.p[loop.a].flags;
-    if (*flags / F_ASKED < (loop.c == NONE ? OFTEN : 1)) {
-        *flags += F_ASKED;
+    if (loop.c == NONE) return 0;
+    if (!(*flags & F_ASKED)) {
+        *flags |= F_ASKED;
         return 0;
     }
     Mask first = first_bytes(e, state_of(e, push(e, loop.a, LOOP_END)));
