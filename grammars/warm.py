@@ -36,10 +36,14 @@ _FORMATS = {
 }
 
 
+def _format(name: str) -> dict[str, str]:
+    return {"type": "string", "format": name}
+
+
 def warm(engine: Engine) -> None:
     """Fill the masks on the way of the sample texts. Raises InvalidGrammar for want of memory."""
     mask = allocate_bitmask(1, engine.vocabulary.size)
-    formats = (({"type": "string", "format": f}, f'"{text}"') for f, text in _FORMATS.items())
+    formats = [({"properties": {"s": _format(f)}}, f'{{"s": "{text}"') for f, text in _FORMATS.items()]
     for schema, text in (*_SCHEMAS, *formats):
         state = engine.start(compile_schema(json.dumps(schema), {}, RuleSet()))
         for byte in text.encode():
