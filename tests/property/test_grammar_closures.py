@@ -69,6 +69,8 @@ PATTERNS = {
     "^(x[a-z]{3}|[a-wyz][a-z]{5,6})[0-9]$": ('"xabc0"', '"abcdefg9"'),
     "^[a-f0-9]{4,}[g-z]{0,2}$": ('"abc0g"',),
     "ete.*ana": ('"an ete and anana"',),
+    "^[a-z0-9]{9}$": ('"etao1nsri"',),  # each place by what is left out of a longer text's row
+    "^[A-Z]{2}-([a-z]{1,7}|[0-9]{5})$": ('"EN-etaoins"', '"EN-12345"'),
 }
 
 
@@ -78,6 +80,8 @@ def schemas() -> Iterator[tuple[dict[str, object], str]]:
             yield {"type": "string", "pattern": pattern}, text
     yield {"type": "string", "minLength": 3, "maxLength": 3, "pattern": "[a-zA-Z]{3}"}, '"abc"'
     yield {"type": "string", "maxLength": 12, "pattern": "^allow|deny$"}, '"not deny"'
+    yield {"type": "string", "minLength": 1, "maxLength": 9}, '"etao \\u0064é"'
+    yield {"enum": ["additionalProperties", "additional deny", "llow denydeny"]}, '"additional deny"'
     yield {"type": "string", "format": "email"}, '"ab.c@ex-ample.com"'
     yield {"type": "string", "format": "uri"}, '"http://a.b@ex-am:80/a/b?c=d#e"'
     yield {"type": "string", "format": "uuid"}, '"123e4567-e89b-12d3-a456-426614174000"'
@@ -89,6 +93,9 @@ def schemas() -> Iterator[tuple[dict[str, object], str]]:
         '{"additionalProperty": 1}',
     )
     yield {"patternProperties": {"^[a-z]*$": {}}, "additionalProperties": False}, '{"abc": "d"}'
+    members = {"additionalProperties": {"const": "://"}, "deny": {"const": 0}}
+    yield {"properties": members, "additionalProperties": False}, '{"additionalProperties": "://"}'
+    yield {"properties": members, "required": ["deny"]}, '{"deny": 0, "x": {}}'
 
 
 def native(found: object) -> NativeEngine:

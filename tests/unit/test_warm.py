@@ -24,6 +24,7 @@ TEXT = b'{"at": "2022-01-31T12:34:56Z", "name": "some", "other": -1.5}'
 
 def new_compiler(monkeypatch: pytest.MonkeyPatch, many: int) -> GrammarCompiler:
     monkeypatch.setattr(compiler, "MANY_TOKENS", many)
+    monkeypatch.setattr(compiler, "SOME_SECONDS", 1e9)  # and no masks within the compile
     return GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
 
 
