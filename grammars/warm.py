@@ -43,7 +43,9 @@ def _format(name: str) -> dict[str, str]:
 def warm(engine: Engine) -> None:
     """Fill the masks on the way of the sample texts. Raises InvalidGrammar for want of memory."""
     mask = allocate_bitmask(1, engine.vocabulary.size)
-    formats = [({"properties": {"s": _format(f)}}, f'{{"s": "{text}"') for f, text in _FORMATS.items()]
+    formats = [
+        ({"properties": {"s": _format(f)}}, f'{{"s": "{text}"') for f, text in _FORMATS.items()
+    ]
     for schema, text in (*_SCHEMAS, *formats):
         state = engine.start(compile_schema(json.dumps(schema), {}, RuleSet()))
         for byte in text.encode():

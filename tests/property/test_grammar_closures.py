@@ -81,7 +81,10 @@ def schemas() -> Iterator[tuple[dict[str, object], str]]:
     yield {"type": "string", "minLength": 3, "maxLength": 3, "pattern": "[a-zA-Z]{3}"}, '"abc"'
     yield {"type": "string", "maxLength": 12, "pattern": "^allow|deny$"}, '"not deny"'
     yield {"type": "string", "minLength": 1, "maxLength": 9}, '"etao \\u0064é"'
-    yield {"enum": ["additionalProperties", "additional deny", "llow denydeny"]}, '"additional deny"'
+    yield (
+        {"enum": ["additionalProperties", "additional deny", "llow denydeny"]},
+        '"additional deny"',
+    )
     yield {"type": "string", "format": "email"}, '"ab.c@ex-ample.com"'
     yield {"type": "string", "format": "uri"}, '"http://a.b@ex-am:80/a/b?c=d#e"'
     yield {"type": "string", "format": "uuid"}, '"123e4567-e89b-12d3-a456-426614174000"'
