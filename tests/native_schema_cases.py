@@ -66,6 +66,9 @@ PLAIN_CASES: list[tuple[Any, list[Any]]] = [
     ({"type": "integer", "enum": [1, 2.5, 7]}, [1, 7, 2]),
     ({"const": "a"}, ["a", "b"]),
     ({"const": None, "type": ["null", "string"]}, [None, ""]),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, [{"a\u00e9": 1, "b": []}, 3]),
+    ({"anyOf": [{"type": "object"}, POINT]}, [{"x": "a", "b": {"c": 1}}, {"y": 1}, 1]),
+    ({"anyOf": [{"title": "x"}]}, [{"x": "a", "\u00e9": {"c": 1}}, [{"y": 1}], 1]),
     (
         {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 2}, POINT]},
         [None, "ab", {"y": 1}],
@@ -195,6 +198,8 @@ OTHERS = [
     '{"type": "integer", "enum": [1.5]}',
     '{"anyOf": []}',
     '{"anyOf": {}}',
+    '{"anyOf": [true]}',
+    '{"oneOf": [{}]}',
     '{"anyOf": [true, false]}',
     '{"anyOf": [{"type": "null"}], "type": "null"}',
     '{"anyOf": [{"type": "null"}], "oneOf": [{"type": "null"}]}',

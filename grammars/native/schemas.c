@@ -263,14 +263,13 @@ static int read_choice(Reader *r, const Said *s, u32 form) {
 }
 
 /* Whether the branches of a choice add up to what each says: scalars of different types, and, where
-   exactly one has to hold, values of different types. */
+   exactly one has to hold, values of different types. Any value at all is spelled otherwise there. */
 static int is_plain_choice(const Reader *r, const Draft *d) {
     u32 seen = 0;
     VALUES(r, d->choice, branch) {
         const Draft *one = draft_of(r, piece_at(r, branch).form - 1);
-        u32 types = one->is_any ? T_ALL : one->types;
-        if (types & T_INTEGER) types |= T_NUMBER;
-        if (one->choice || seen & types & (d->is_one ? T_ALL : ~(T_OBJECT | T_ARRAY))) return 0;
+        u32 types = one->types & T_INTEGER ? one->types | T_NUMBER : one->types;
+        if (one->choice || one->is_any || seen & types & (d->is_one ? T_ALL : ~(T_OBJECT | T_ARRAY))) return 0;
         seen |= types;
     }
     return 1;

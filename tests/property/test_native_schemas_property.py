@@ -89,7 +89,7 @@ def outcome(schema: Any, values: list[Any], *options: tuple[str, bool]) -> list[
     found: list[Any] = []
     for value in values:
         matcher = grammar.matcher()
-        for byte in json.dumps(value, ensure_ascii=False).encode():
+        for byte in json.dumps(value, ensure_ascii=False).replace("b", "\\u0062").encode():
             matcher.fill_bitmask(mask, 0)
             found.append(mask.tobytes())
             if not matcher.accept_bytes(bytes((byte,))):

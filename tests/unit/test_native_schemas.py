@@ -102,7 +102,7 @@ def test_layouts_are_kept(options: dict[str, str]) -> None:
 @pytest.mark.parametrize("source", OTHERS)
 def test_what_is_not_plain_is_left_to_the_front_end(source: str) -> None:
     assert not is_read(source)
-    texts = [b'{"a": "a", "b": [1, null]}', b'["a"]']
+    texts = [b'{"a": "a", "b": [1, null]}', b'["a"]', b'{"\\u0061": {"\\u0062": 1}}']
     assert outcome(source, texts, by_engine=True) == outcome(source, texts, by_engine=False)
 
 
