@@ -150,6 +150,12 @@ def supported(*tensors: Tensor) -> bool:
     )
 
 
+def attends_by_tiles(head_dim: int) -> bool:
+    """Whether this CPU's matrix unit computes attention over bfloat16 pages of such heads."""
+    loaded = library()
+    return loaded is not None and head_dim % 64 == 0 and bool(loaded.rk_amx())
+
+
 def is_half(tensor: Tensor) -> int:
     """The `half` argument: 1 for bfloat16, 0 for float32."""
     return int(tensor.dtype == torch.bfloat16)

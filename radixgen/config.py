@@ -46,9 +46,9 @@ class ModelConfig:
     `activations`: what inputs of products with quantised weights are rounded to. float32: the
     product with the dequantised matrix; int16: its answers, faster; int8: fastest; auto: of the
     last two, as model/forms.py chooses for each place. Without C kernels it is float32.
-    `kv_dtype`: of KV pages. fp8: e4m3, values beyond 448 are 448; on a GPU. int4 and int2 keep
-    whole pages of 32 tokens (or a multiple) in so many bits, and those that running sequences have
-    not filled in full precision (kernels/kivi.py).
+    `kv_dtype`: of KV pages; auto: as model/load.py chooses. fp8: e4m3, values beyond 448 are 448;
+    on a GPU. int4 and int2 keep whole pages of 32 tokens (or a multiple) in so many bits, and those
+    that running sequences have not filled in full precision (kernels/kivi.py).
     `device`: cpu, cuda or cuda:N. `kernels`: auto is C on a CPU and Triton on a GPU. Triton runs on
     a CPU too where TRITON_INTERPRET=1 was set before the start: slowly, for tests.
     `tensor_parallel`: processes (ranks) among which every layer is split, each with its part of the

@@ -98,7 +98,8 @@ def load_decoder(
     max_context = _max_context(config, model.max_context)
     is_packed = any(isinstance(weight, PackedWeight) for weight in loaded.weights.values())
     rounds = is_packed and not on_triton and model.activations != "float32"
-    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds)
+    by_tiles = rounds and model.activations != "int16" and library.attends_by_tiles(config.head_dim)
+    kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds, by_tiles=by_tiles)
     if on_triton:
         check_forms(config.head_dim, cache.page_size, dtype, kv_dtype, bits)
     elif kv_dtype == FP8:
@@ -161,17 +162,20 @@ def pages_beside(
 
 
 def choose_kv_dtype(
-    setting: KVDtype, dtype: torch.dtype, *, rounds_inputs: bool = False
+    setting: KVDtype, dtype: torch.dtype, *, rounds_inputs: bool = False, by_tiles: bool = False
 ) -> torch.dtype:
     """What pages hold, for hidden states in `dtype`: auto is the same.
 
-    Where products round their inputs anyway, auto is float16 in the place of float32: half the
-    memory, for a thousandth of what that rounding moves answers. bfloat16 turns a choice between
-    two near tokens now and then, so that it is asked for (both: benchmarks/perplexity.py).
-    Of int4 and int2 it is what plain pages hold, as by auto.
+    Where products round their inputs anyway, auto is narrower in the place of float32: float16,
+    half the memory for a thousandth of what that rounding moves answers; or bfloat16, for a
+    twentieth, where attention over it is by a matrix unit: a seventh less time for prompts and
+    answers (both: benchmarks/perplexity.py).
+    Of int4 and int2 it is what plain pages hold: float16, or `dtype`.
     """
-    narrow = rounds_inputs and dtype == torch.float32
-    return _torch_dtype(setting, torch.float16 if narrow else dtype)
+    if not (rounds_inputs and dtype == torch.float32):
+        return _torch_dtype(setting, dtype)
+    fast = by_tiles and setting == "auto"
+    return _torch_dtype(setting, torch.bfloat16 if fast else torch.float16)
 
 
 def _torch_dtype(name: KVDtype, default: torch.dtype) -> torch.dtype:

@@ -27,6 +27,13 @@ def test_pages_hold_what_is_asked_for_or_what_hidden_states_are() -> None:
     assert choose_kv_dtype("auto", torch.bfloat16) == torch.bfloat16
     assert choose_kv_dtype("auto", torch.float32, rounds_inputs=True) == torch.float16
     assert choose_kv_dtype("auto", torch.bfloat16, rounds_inputs=True) == torch.bfloat16
+    # bfloat16 where attention is faster for it, inputs lose more than that, and nothing else is
+    # asked for.
+    fast = {"rounds_inputs": True, "by_tiles": True}
+    assert choose_kv_dtype("auto", torch.float32, **fast) == torch.bfloat16
+    assert choose_kv_dtype("auto", torch.float32, by_tiles=True) == torch.float32
+    assert choose_kv_dtype("float16", torch.float32, **fast) == torch.float16
+    assert choose_kv_dtype("int4", torch.float32, **fast) == torch.float16
     assert choose_kv_dtype("float32", torch.float32, rounds_inputs=True) == torch.float32
     for name in ("float32", "bfloat16", "float16", "int8"):
         setting: KVDtype = name
