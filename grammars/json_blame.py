@@ -4,19 +4,21 @@ Looked for only when a schema is refused: the way goes down to a schema that eve
 that nothing satisfies by itself, as long as there is one. There, what could be left out is guilty.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_shapes import Goal, goal
 
 MAX_TRIED = 100  # schemas, each of them a part of one that was read in time
+MAX_SOUGHT = 1000  # schemas among which impossible ones are looked for
+_MAY_FAIL = frozenset(("not", "if"))
 
 
 class _Blame:
-    def __init__(self, is_possible: Callable[[Goal], bool]) -> None:
+    def __init__(self, is_possible: Callable[[Goal], bool], tries: int = MAX_TRIED) -> None:
         self._is_possible = is_possible
-        self._left = MAX_TRIED
+        self._left = tries
 
     def fails(self, node: Schema) -> bool:
         """Whether nothing satisfies a schema. What cannot be told is taken to be satisfied."""
@@ -42,6 +44,19 @@ def unsatisfied(root: Schema, is_possible: Callable[[Goal], bool]) -> InvalidGra
         node = part
     blame = _Blame(is_possible)  # however long the way was
     return InvalidGrammar(f"no value satisfies the schema{_why(node, blame)}", node.path)
+
+
+def impossible(
+    schemas: Iterable[Schema], is_possible: Callable[[Goal], bool]
+) -> list[InvalidGrammar]:
+    """What of a schema that something satisfies nothing satisfies, such as members that may be left
+    out, and so are: an error for each, by path. Not what is `false`, or asked to fail."""
+    blame, found = _Blame(is_possible, MAX_SOUGHT), dict[str, InvalidGrammar]()
+    for node in schemas:
+        if _MAY_FAIL.isdisjoint(node.path.split("/")) and blame.fails(node):
+            error = unsatisfied(node, is_possible)
+            found.setdefault(error.path, error)
+    return [found[path] for path in sorted(found)]
 
 
 def _why(node: Schema, blame: _Blame) -> str:

@@ -38,10 +38,14 @@ class Note(NamedTuple):
 
 @dataclass(slots=True)
 class Notes:
-    """What is not enforced. `ignored`: the standard says so. `unchecked`: it cannot be."""
+    """What is not enforced. `ignored`: the standard says so. `unchecked`: it cannot be.
+
+    `impossible`: what no value satisfies, and no value needs, so that it is never written.
+    """
 
     ignored: list[Note] = field(default_factory=list)
     unchecked: list[Note] = field(default_factory=list)
+    impossible: list[InvalidGrammar] = field(default_factory=list)
 
 
 class Checker:

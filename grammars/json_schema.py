@@ -16,17 +16,17 @@ A value in another spelling is refused though the schema allows it; nothing is a
 schema does not allow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_algebra import Algebra
-from radixgen.grammars.json_blame import unsatisfied
+from radixgen.grammars.json_blame import impossible, unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_hard import hard
+from radixgen.grammars.json_hard import Steps, hard
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import goal
 from radixgen.grammars.json_values import Values
@@ -61,16 +61,26 @@ def compile_schema(source: str, options: Mapping[str, Any], rules: RuleSet) -> N
     Raises InvalidGrammar, with the keyword and the path, for what is malformed, for a schema that
     nothing satisfies, and under `strict` for what cannot be enforced.
     """
-    return describe(source, options, rules)[0]
+    return _compile(source, options, rules, Notes())[0]
 
 
 def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[Node, Notes]:
-    """`compile_schema`, and what the grammar does not enforce: ignored, or left unchecked."""
+    """`compile_schema`, and what the grammar does not enforce, or never writes."""
+    notes = Notes()
+    node, schemas, values = _compile(source, options, rules, notes)
+    notes.impossible += impossible(schemas, lambda wanted: is_productive(values.value(wanted)))
+    return node, notes
+
+
+def _compile(
+    source: str, options: Mapping[str, Any], rules: RuleSet, notes: Notes
+) -> tuple[Node, Iterable[Schema], Values]:
+    """The grammar, all schemas that the root reaches, and what they are made to."""
     if options:
         _check_options(options)
     if len(source) > MAX_SOURCE:
         raise InvalidGrammar(f"a schema of over {MAX_SOURCE} characters")
-    document, notes = Document(source), Notes()
+    document = Document(source)
     refuse = _refusal(notes, strict=options.get("strict", True))
     formats = options.get("formats", "assert") == "assert"
     checker = Checker(document, refuse, notes, formats)
@@ -78,18 +88,19 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     any_order = options.get("property_order", "declared") == "any"
     values = Values(algebra, rules, layout(options), any_order)
     try:
-        node = _root(document, checker, values)
+        steps = checker.run()
+        node = _root(document, steps, values)
     except RecursionError:
         message = (
             "the schema nests too many schemas in each other; move parts to $defs, or flatten it"
         )
         raise InvalidGrammar(message, "#") from None
-    return node, notes
+    return node, steps, values
 
 
-def _root(document: Document, checker: Checker, values: Values) -> Node:
-    """Check everything, refuse what has to be refused, and make the grammar of the root."""
-    root, found = goal(document.root), hard(checker.run())
+def _root(document: Document, steps: Steps, values: Values) -> Node:
+    """Refuse what has to be refused, and make the grammar of the root."""
+    root, found = goal(document.root), hard(steps)
     if document.root in found:
         values.explore(root, found)
     node = values.value(root)

@@ -155,7 +155,8 @@ def explain(
     option: Options = None,
     rules: Annotated[int, typer.Option(min=1, help="Rules to show, at most.")] = 12,
 ) -> None:
-    """Show what a constraint compiles to, and what of it is refused, ignored or left unchecked.
+    """Show what a constraint compiles to, and what of it is refused, ignored, left unchecked or
+    never written, as nothing satisfies it.
 
     \b
     Examples:
@@ -164,12 +165,14 @@ def explain(
       radixgen grammar explain json --rules 30
     """
     spec = read_spec(schema, kind, option)
-    node, notes = _with_notes(spec)
+    node, notes, impossible = _with_notes(spec)
     out.print(f"[bold]kind[/]      {spec.kind}" + "".join(f"  {n}={v}" for n, v in spec.options))
     for title, found in notes:
         for note in found:
             what = f"{note.keyword} at {note.path or '#'}: {note.reason}"
             out.print(f"[yellow]{title:<10}[/]{escape(what)}")
+    for error in impossible:
+        out.print(f"[yellow]never[/]     {escape(str(error))}")
     automaton = Automaton()
     start = _start(automaton, node)
     forced, state = _forced(automaton, start)
@@ -182,10 +185,13 @@ def explain(
         out.print("  " + escape(line))
 
 
-def _with_notes(spec: GrammarSpec) -> tuple[Node, list[tuple[str, list[Note]]]]:
-    """The grammar and what it leaves out. What is refused is told, then left unchecked."""
+def _with_notes(
+    spec: GrammarSpec,
+) -> tuple[Node, list[tuple[str, list[Note]]], list[InvalidGrammar]]:
+    """The grammar, what it leaves out and what it never writes. What is refused is told, then left
+    unchecked."""
     if spec.kind != "json_schema":
-        return build(spec, RuleSet()), []
+        return build(spec, RuleSet()), [], []
     options = dict(spec.options)
     try:
         node, notes = describe(spec.source, options, RuleSet())
@@ -195,7 +201,7 @@ def _with_notes(spec: GrammarSpec) -> tuple[Node, list[tuple[str, list[Note]]]]:
             raise
         err.print(f"[red]refused[/]: {escape(str(error))}")
         err.print("with -o strict=false it compiles, and does not enforce what follows:")
-    return node, [("unchecked", notes.unchecked), ("ignored", notes.ignored)]
+    return node, [("unchecked", notes.unchecked), ("ignored", notes.ignored)], notes.impossible
 
 
 def _forced(automaton: Automaton, state: State) -> tuple[str, State]:

@@ -84,6 +84,10 @@ def test_explain() -> None:
     assert '"{"' in output
     status, output = _run("explain", '{"format": "idn-hostname"}')
     assert (status, "unchecked" in output) == (0, True)
+    odd = '{"properties": {"n": {"type": "integer", "minimum": 2, "maximum": 1}}}'
+    output = " ".join(_run("explain", odd)[1].split())
+    assert "never no value satisfies the schema" in output
+    assert "(at #/properties/n)" in output
     status, output = _run("explain", "json", "--rules", "2")
     assert "rules beside these" in output
     assert output.count("::=") == 2

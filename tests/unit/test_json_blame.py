@@ -8,7 +8,7 @@ import pytest
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import RuleSet
 from radixgen.grammars.json_blame import MAX_TRIED
-from radixgen.grammars.json_schema import compile_schema
+from radixgen.grammars.json_schema import compile_schema, describe
 
 EMPTY_RANGE = {"type": "integer", "minimum": 9, "maximum": 3}
 
@@ -80,3 +80,23 @@ def test_after_many_trials_the_last_place_known_is_named() -> None:
 
 def test_a_number_that_is_wrong_is_shown_as_a_number() -> None:
     assert refusal({"minLength": 2.5}).startswith("minLength is a whole number from 0 up, not 2.5 ")
+
+
+def test_what_may_be_left_out_and_is_impossible_is_listed_with_its_keywords() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "b": {"type": "object", "required": ["x"], "properties": {"x": EMPTY_RANGE}},
+            "a": {"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 1}},
+            "not there": False,
+            "any": {"not": EMPTY_RANGE},
+            "fine": {"type": "integer"},
+        },
+    }
+    _, notes = describe(json.dumps(schema), {}, RuleSet())
+    assert [str(error) for error in notes.impossible] == [
+        "no value satisfies the schema: type, minLength and maxLength together leave none "
+        "(at #/properties/a/items)",
+        "no value satisfies the schema: type, minimum and maximum together leave none "
+        "(at #/properties/b/properties/x)",
+    ]
