@@ -30,7 +30,14 @@ from radixgen.grammars.json_shapes import (
     meet_objects,
     need_unlike,
 )
-from radixgen.grammars.json_terms import INCLUDING, Term, TooMany, hides_siblings, terms
+from radixgen.grammars.json_terms import (
+    INCLUDING,
+    Term,
+    TooMany,
+    hides_siblings,
+    possible_kinds,
+    terms,
+)
 from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.json_unevaluated import Cases
 
@@ -144,6 +151,8 @@ class Algebra:
             return complement(kind, self.evaluate(node, kind, True))
         if sign and not terms(node) and not self._cases.concern(node, kind):
             return self.own(node, kind, True)  # refers to nothing, so not to itself either
+        if sign and kind not in possible_kinds(node):
+            return NONE[kind]
         key = (node, kind, sign)
         level = self._active.get(key)
         if level is not None and level < self._depth:

@@ -1,9 +1,10 @@
 """The keywords that combine schemas, read into terms to compute with. Knows no sets."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from radixgen.grammars.json_document import LATEST, Schema
+from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 
 INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))  # all of it holds
 Term = tuple[Any, ...]  # the keyword, then its parts
@@ -23,6 +24,35 @@ def terms(node: Schema) -> list[Term]:
     found = node.memo.get("terms")
     if found is None:
         found = node.memo["terms"] = list(_terms(node))
+    return found
+
+
+def possible_kinds(node: Schema) -> Collection[str]:
+    """The kinds of values that a schema may have by its types and listed values, and by those of
+    what it combines: of most kinds this says that there is none, before any set is computed."""
+    found: Collection[str] | None = node.memo.get("kinds")
+    if found is None:
+        node.memo["kinds"] = KINDS  # for what leads back here meanwhile
+        found = node.memo["kinds"] = _possible_kinds(node)
+    return found
+
+
+def _possible_kinds(node: Schema) -> Collection[str]:
+    if node is node.document.true:
+        return KINDS
+    if node is node.document.false:
+        return ()
+    found: Collection[str] = KINDS
+    if not hides_siblings(node):
+        listed = listed_kinds(node)
+        found = [kind for kind in KINDS if kind in listed and admits(node, kind)]
+    for keyword, *parts in terms(node):
+        if keyword in INCLUDING:
+            for part in parts[0] if keyword == "allOf" else parts:
+                found = [kind for kind in found if kind in possible_kinds(part)]
+        elif keyword in ("anyOf", "oneOf"):
+            some = set[str]().union(*map(possible_kinds, parts[0]))
+            found = [kind for kind in found if kind in some]
     return found
 
 

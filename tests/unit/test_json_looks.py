@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars import json_algebra, json_counts, json_hard
-from radixgen.grammars.expr import RuleSet
+from radixgen.grammars.expr import Rule, RuleSet
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_bounds import MANY, alternatives, apart, are_unlike
 from radixgen.grammars.json_check import Checker, Notes
 from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import hard
+from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_proofs import Proofs, has_value
 from radixgen.grammars.json_schema import compile_schema
 from radixgen.grammars.json_shapes import Goal, goal
+from radixgen.grammars.json_terms import possible_kinds
 from radixgen.grammars.json_texts import Texts
 
 NAMED = {"one": {"enum": ["a", 1]}, "other": {"const": "b"}}
@@ -221,6 +223,48 @@ def test_alternatives_told_apart_at_once_are_those_told_apart_by_sets(
     monkeypatch.setattr(json_algebra, "are_unlike", lambda wanted: False)
     assert recognised(compile_schema(json.dumps(schema), options, RuleSet()), texts) == looked
     assert looked == [True, True, True, False, True, False, True, True, False, False, False]
+
+
+def test_kinds_that_a_look_leaves_out_have_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    combined: list[Any] = [
+        {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/one"}]},
+        {"oneOf": [{"type": "object"}, {"type": ["null", "object"]}], "type": ["object", "array"]},
+        {"allOf": [{"type": ["integer", "string"]}, {"enum": [1, None, "a"]}]},
+        {"$ref": "#/$defs/one", "type": "string"},
+        {"anyOf": [True, {"type": "string"}], "const": []},
+        {"anyOf": [False, {"type": "boolean", "not": {"const": True}}]},
+        {"type": "array", "if": {"minItems": 1}, "then": {"type": "array"}, "else": False},
+        {"$ref": "#/$defs/round"},
+    ]
+    around = {"anyOf": [{"type": "null"}, {"items": {"$ref": "#/$defs/round"}, "type": "array"}]}
+    document = Document(
+        json.dumps({"$defs": {**NAMED, "round": around}, "anyOf": SCHEMAS + combined})
+    )
+    looked = [set(possible_kinds(node)) for node in _parts(document)]
+    assert looked[len(SCHEMAS) :] == [
+        {"string", "number"},
+        {"object"},
+        {"number", "string"},
+        {"string"},
+        {"array"},
+        {"boolean"},
+        {"array"},
+        {"array", "null"},
+    ]
+    monkeypatch.setattr(json_algebra, "possible_kinds", lambda node: KINDS)
+    algebra = Algebra(document, _ignore, True)
+    for node, kinds in zip(_parts(document), looked, strict=True):
+        for kind in set(KINDS) - kinds:
+            found = algebra.goal_set(goal(node), kind)
+            assert not found or found.is_empty(), (node.value, kind)
+
+
+def test_kinds_of_what_refers_to_itself_are_all_looked_at() -> None:
+    defs = {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}
+    node = compile_schema(json.dumps({"$defs": defs, "$ref": "#/$defs/a"}), {}, RuleSet())
+    assert isinstance(node, Rule)
+    with pytest.raises(InvalidGrammar, match="refers to itself"):
+        node.body()
 
 
 def test_what_plainly_has_a_value_has_one() -> None:
