@@ -93,6 +93,11 @@ class ListRule(Rule):
         super().__init__(key, expand, productive)
         self.listing = listing
 
+    @property
+    def has_begun(self) -> bool:
+        """The opening mark is not empty."""
+        return True
+
 
 class ChainRule(Rule):
     """The words of a chain from `place` on: one of them up to the first that is needed, and all
@@ -106,3 +111,8 @@ class ChainRule(Rule):
         super().__init__(("chain", chain, place), expand, productive)
         self.chain = chain
         self.place = place
+
+    @property
+    def has_begun(self) -> bool:
+        """The opening mark of a whole chain is not empty."""
+        return self.place == START

@@ -166,6 +166,12 @@ class Rule:
 
     __slots__ = ("_body", "_expand", "key", "most", "normal", "productive", "way")
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether all its texts surely begin with a byte of its own: none with another rule's, and
+        none is empty. Then its body is not looked into for that."""
+        return False
+
     def __init__(
         self,
         key: Hashable,

@@ -40,3 +40,8 @@ class IntervalRule(Rule):
     ) -> None:
         super().__init__(("interval", ends), expand, productive)
         self.ends = ends
+
+    @property
+    def has_begun(self) -> bool:
+        """A number has a digit."""
+        return True

@@ -115,9 +115,11 @@ def _all_nullable(rules: Collection[Rule]) -> set[Rule]:
 
 
 def _leading(node: Node, nullable: Collection[Rule] | None) -> Iterator[Rule]:
-    """Rules that may stand before the first byte. `nullable` None: any rule may be empty."""
+    """Rules that may stand before the first byte, but for those that begin with a byte. `nullable`
+    None: any of these may be empty."""
     if isinstance(node, Rule):
-        yield node
+        if not node.has_begun:
+            yield node
     elif facts(node).regular:
         return
     elif isinstance(node, Concat):
@@ -132,7 +134,7 @@ def _leading(node: Node, nullable: Collection[Rule] | None) -> Iterator[Rule]:
 
 def _may_be_empty(node: Node, nullable: Collection[Rule] | None) -> bool:
     if isinstance(node, Rule):
-        return nullable is None or node in nullable
+        return not node.has_begun if nullable is None else node in nullable
     if facts(node).regular:
         return facts(node).nullable
     if isinstance(node, Union):

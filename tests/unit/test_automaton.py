@@ -25,6 +25,8 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
+from radixgen.grammars.interval import IntervalRule, NumberRange
+from radixgen.grammars.normal_form import remove_left_recursion
 from radixgen.grammars.oracle import accepts, allows_prefix
 
 A, B, C = literal(b"a"), literal(b"b"), literal(b"c")
@@ -98,6 +100,16 @@ def test_direct_left_recursion() -> None:
     assert not accepts(total, b"1+")
     assert allows_prefix(total, b"1+")
     assert not allows_prefix(total, b"+")
+
+
+def test_rules_that_begin_with_a_byte_are_not_looked_into_for_left_recursion() -> None:
+    def never() -> Node:
+        raise AssertionError("expanded")
+
+    ends = NumberRange(b"0", b"1", low_open=False, high_open=False, whole=False, plain_only=False)
+    interval = IntervalRule(ends, never, productive=True)
+    node = RuleSet().rule("begun", lambda: union(A, concat(interval, B)), productive=True)
+    assert remove_left_recursion(node) == []
 
 
 def test_left_recursion_through_others_and_through_empty_rules() -> None:
