@@ -43,8 +43,11 @@ def _format(name: str) -> dict[str, str]:
 def warm(engine: Engine) -> None:
     """Fill the masks on the way of the sample texts. Raises InvalidGrammar for want of memory."""
     mask = allocate_bitmask(1, engine.vocabulary.size)
+    # Twice: loops within formats are looked at for good when they stand before something else.
     formats = [
-        ({"properties": {"s": _format(f)}}, f'{{"s": "{text}"') for f, text in _FORMATS.items()
+        ({"properties": {"s": _format(f)}, "additionalProperties": more}, f'{{"s": "{text}"')
+        for f, text in _FORMATS.items()
+        for more in (True, False)
     ]
     for schema, text in (*_SCHEMAS, *formats):
         state = engine.start(compile_schema(json.dumps(schema), {}, RuleSet()))

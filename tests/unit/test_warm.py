@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ SCHEMA = {
     "properties": {"at": {"format": "date-time", "type": "string"}, "name": {"type": "string"}},
 }
 TEXT = b'{"at": "2022-01-31T12:34:56Z", "name": "some", "other": -1.5}'
+LAST = {"type": "object", "properties": {"url": {"format": "uri"}}, "additionalProperties": False}
 
 
 def new_compiler(monkeypatch: pytest.MonkeyPatch, many: int) -> GrammarCompiler:
@@ -28,14 +30,16 @@ def new_compiler(monkeypatch: pytest.MonkeyPatch, many: int) -> GrammarCompiler:
     return GrammarCompiler(Vocabulary.from_tokens(TOKENS, [len(TOKENS) - 1]))
 
 
-def masks(compiler: GrammarCompiler) -> tuple[list[list[int]], int]:
+def masks(
+    compiler: GrammarCompiler, schema: dict[str, Any] = SCHEMA, text: bytes = TEXT
+) -> tuple[list[list[int]], int]:
     """Those of a text, and how much the engine grew by them, in bytes."""
-    matcher = compiler.compile(GrammarSpec("json_schema", json.dumps(SCHEMA))).matcher()
+    matcher = compiler.compile(GrammarSpec("json_schema", json.dumps(schema))).matcher()
     engine, mask, found = matcher.grammar.engine, allocate_bitmask(1, len(TOKENS)), []
     if not isinstance(engine, NativeEngine):
         pytest.skip("no C compiler: the native engine does not run here")
     before = engine.num_bytes
-    for byte in TEXT:
+    for byte in text:
         matcher.fill_bitmask(mask, 0)
         found.append(mask[0].tolist())
         assert matcher.accept_bytes(bytes((byte,)))
@@ -49,3 +53,12 @@ def test_a_warm_engine_fills_the_same_masks_with_less_work(
     warm, warm_bytes = masks(new_compiler(monkeypatch, len(TOKENS)))
     assert np.array_equal(cold, warm)
     assert warm_bytes < cold_bytes / 2, (warm_bytes, cold_bytes)
+
+
+def test_a_format_is_warm_before_whatever_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop is sorted for good when it is met again: not for want of a second time."""
+    text = b'{"url": "https://one.example/two"}'
+    cold, cold_bytes = masks(new_compiler(monkeypatch, len(TOKENS) + 1), LAST, text)
+    warm, warm_bytes = masks(new_compiler(monkeypatch, len(TOKENS)), LAST, text)
+    assert np.array_equal(cold, warm)
+    assert warm_bytes < cold_bytes / 4, (warm_bytes, cold_bytes)
