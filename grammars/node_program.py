@@ -96,6 +96,11 @@ class NodeProgram:
         kind = type(node)
         if kind is Concat:
             self._parts(CAT, node.args)
+            if type(node.args[-1]) is not Bytes:
+                return  # else it may be a character's bytes, as most classes have them
+            self.code.append(SAVE)
+            self._places[node] = len(self.saved)
+            self.saved.append(node)
             return
         if kind is Bytes:
             self.code += (SET, len(self.data))
