@@ -295,7 +295,7 @@ class ObjectRules:
     def _declared(self, now: Progress, chain: int, index: int) -> Node:
         """The member of that name."""
         place = (*now.place[:chain], index + 1, *now.place[chain + 1 :])
-        return self._named(now._replace(place=place), self._chains[chain][index])
+        return self._named(Progress(place, *now[1:]), self._chains[chain][index])
 
     def _named(self, now: Progress, name: str) -> Node:
         """The member of that name, where `now` counts it as seen.

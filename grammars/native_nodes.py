@@ -31,6 +31,7 @@ class NativeNodes:
 
     def __init__(self, library: ctypes.CDLL, at: int, checked: Callable[[int], int]) -> None:
         self._library, self._at, self._checked = library, at, checked
+        self._rx_add_rule = library.rx_add_rule
         self.rules: list[Rule | None] = []  # None: the engine's own, of a chain
         self.hooked = array("B")  # whether a rule is a hook
         self._indices: dict[Rule, int] = {}
@@ -99,24 +100,24 @@ class NativeNodes:
         return found
 
     def _add_rule(self, rule: Rule) -> int:
-        node = self._checked(self._library.rx_add_rule(self._at))
+        node = self._rx_add_rule(self._at)
+        if node < 0:
+            self._checked(node)
         index = self._indices[rule] = len(self.rules)
-        self._note(rule, node, 1)
+        self.rules.append(rule)
+        self._rule_nodes.append(node)
+        self.hooked.append(isinstance(rule, Hook))
         if rule.most is not None:
             self._library.rx_rule_cost(self._at, index, min(rule.most, NEVER))
         elif rule.way is not None:
             self._library.rx_rule_way(self._at, index)
         return index
 
-    def _note(self, rule: Rule | None, node: int, count: int) -> None:
-        """Count as many rules as the engine has."""
-        self.rules.extend([rule] * count)
+    def note_own_rules(self, count: int, node: int = 0) -> None:
+        """Count rules that the engine has added for itself, with the node that mentions one."""
+        self.rules.extend([None] * count)
         self._rule_nodes.extend([node] * count)
-        self.hooked.extend([isinstance(rule, Hook)] * count)
-
-    def note_own_rules(self, count: int) -> None:
-        """Count rules that the engine has added for itself."""
-        self._note(None, 0, count)
+        self.hooked.extend(bytes(count))
 
     def _rule_node(self, rule: Rule) -> int:
         own = self._own_node(rule)
@@ -184,7 +185,7 @@ class NativeNodes:
                 self._at, listing.low, NONE if high is None else high, marks.buffer_info()[0]
             )
         )
-        self._note(None, self._checked(self._library.rx_chain_place(self._at, index, -1)), 1)
+        self.note_own_rules(1, self._checked(self._library.rx_chain_place(self._at, index, -1)))
         self._chains[index], self._indices[rule] = listing, index
         return index
 
