@@ -13,13 +13,15 @@ subtrees are shared. That gives the minimal automaton of the class.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import (
     ANY_CHAR,
+    EMPTY,
     EVERYTHING,
+    MAX_CODE_POINT,
     And,
     Bytes,
     Chars,
@@ -155,6 +157,9 @@ _PAIR: Digits = (*_HIGH, _BACKSLASH, *_LOW)  # of the value less 0x10000
 _SURROGATES = (0xD800, 0xDFFF)
 _SPECIAL = 1 << 0x22 | 1 << 0x2F | 1 << 0x5C  # printable, with short escapes
 _NEVER_RAW = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+_UNWRITTEN = sum((2 << high) - (1 << low) for low, high in _NEVER_RAW)
+_ASCII = (1 << 128) - 1
+_BEYOND = ((0x80, 0xD7FF), (0xE000, MAX_CODE_POINT))
 _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 
 
@@ -174,6 +179,11 @@ def _json_class(ranges: Ranges) -> Expr:
         points = sum((2 << high) - (1 << low) for low, high in ranges)
     if points and not points & _SPECIAL:
         return _plain_class(points)
+    valid = _without(ranges, (_SURROGATES,))
+    if _without(valid, ((0, 0x7F),)) == _BEYOND:
+        points = sum((2 << min(high, 0x7F)) - (1 << low) for low, high in valid if low <= 0x7F)
+        if points != _ASCII:
+            return _most_class(points)
     return _any_class(ranges)
 
 
@@ -187,6 +197,44 @@ def _plain_class(points: int) -> Expr:
             by_last[last] = by_last.get(last, 0) | 1 << digit
     heads = [concat(_hex_set(first), _hex_set(last)) for last, first in by_last.items()]
     return _regular(union(_mask(points), concat(literal(b"\\u00"), union(*heads))))
+
+
+def _most_class(points: int) -> Expr:
+    """What `_any_class` gives for some of ASCII and all beyond it, sooner: so are most classes that
+    leave something out."""
+    by_last: dict[int, int] = {}
+    for digit in range(8):
+        last = points >> 16 * digit & 0xFFFF
+        if last:
+            by_last[last] = by_last.get(last, 0) | 1 << digit
+    by_last[0xFFFF] = by_last.get(0xFFFF, 0) | 0xFF00
+    every = _hex_set(0xFFFF)
+    below_256 = union(*[concat(_hex_set(first), _hex_set(last)) for last, first in by_last.items()])
+    below_4096 = union(concat(_hex_set(1), below_256), concat(_hex_set(0xFFFE), every, every))
+    unit = union(concat(_hex_set(1), below_4096), *_units_beyond())
+    short = [ord(letter) for point, letter in _SHORT.items() if points >> point & 1]
+    escaped = union(byte_set(short), concat(literal(b"u"), unit), _pairs())
+    written = points & ~_UNWRITTEN
+    raw = union(_mask(written) if written else EMPTY, _raw_beyond())
+    return _regular(union(raw, concat(literal(b"\\"), escaped)))
+
+
+@cache
+def _units_beyond() -> tuple[Node, Node]:
+    """The digits from 1000 to FFFF but for surrogates."""
+    every = _hex_set(0xFFFF)
+    d_row = concat(_hex_set(1 << 0xD), _hex_set(0xFF), every, every)
+    return concat(_hex_set(0xDFFE), every, every, every), d_row
+
+
+@cache
+def _pairs() -> Expr:
+    return _tree(((0, 0xFFFFF),), _PAIR)
+
+
+@cache
+def _raw_beyond() -> Expr:
+    return _utf8_class(_BEYOND)
 
 
 @lru_cache(1024)

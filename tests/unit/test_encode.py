@@ -144,6 +144,17 @@ def test_classes_are_shared_and_cheap() -> None:
     assert time.perf_counter() - started < 30  # a hundredth of that, if they are shared
 
 
+def test_classes_of_most_characters_are_what_any_are() -> None:
+    draw = random.Random(6)
+    for number in range(2000):
+        holes = sorted(draw.sample(range(0x82), draw.choice((0, 1, 2, 5, 60, 127))))
+        left = [point for point in range(0x82) if point not in holes]
+        beyond = [(0x82, 0xD7FF), (0xE000, 0x10FFFF)] if number % 2 else [(0x82, 0x10FFFF)]
+        found = chars([*((point, point) for point in left), *beyond])
+        assert isinstance(found, Chars)
+        assert encode._json_class(found.ranges) is encode._any_class(found.ranges)
+
+
 def test_plain_classes_are_what_any_are() -> None:
     draw = random.Random(5)
     for _ in range(2000):
