@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from radixgen.grammars.derivative import derivative, facts
+from radixgen.grammars.derivative import derivative, facts, partition
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
@@ -45,11 +45,24 @@ class Read:
 
 
 @lru_cache(8192)
+def _behind_digits(left: Expr) -> tuple[Expr, ...]:
+    """The derivatives by all digits: one for those that are alike, as most are."""
+    found = [EMPTY] * 10
+    for mask in partition(left):
+        alike = [digit for digit in range(10) if mask >> 48 + digit & 1]
+        if alike:
+            after = derivative(left, 48 + alike[0])
+            for digit in alike:
+                found[digit] = after
+    return tuple(found)
+
+
+@lru_cache(8192)
 def _takes_digits(left: Expr, number: int) -> bool:
     """Whether any so many digits may follow, and then the end."""
     if not number:
         return facts(left).nullable
-    following = {derivative(left, 48 + digit) for digit in range(10)}
+    following = set(_behind_digits(left))
     return EMPTY not in following and all(_takes_digits(one, number - 1) for one in following)
 
 
@@ -130,11 +143,11 @@ class _Remainders:
         point = Read(now.remainders, now.beyond, 0, True)
         for byte, after in ((MINUS, minus), (POINT, point)):
             found.append(concat(literal(bytes((byte,))), self._rule(derivative(left, byte), after)))
-        by_target: dict[Node, list[int]] = {}
-        for digit in range(10):
-            target = self._rule(derivative(left, 48 + digit), self._after(now, digit))
-            by_target.setdefault(target, []).append(48 + digit)
-        found.extend(concat(byte_set(digits), target) for target, digits in by_target.items())
+        targets: dict[tuple[Expr, Read], list[int]] = {}
+        for digit, rest in enumerate(_behind_digits(left)):
+            target = rest, self._after(now, digit)
+            targets.setdefault(target, []).append(48 + digit)
+        found.extend(concat(byte_set(d), self._rule(*target)) for target, d in targets.items())
         return union(*found)
 
     def _after(self, now: Read, digit: int) -> Read:
