@@ -101,8 +101,9 @@ static int keep_text(Reader *r, u32 schema, u32 form) {
     return e->pool.n - from <= MAX_TEXT;
 }
 
-/* Within the compile, which others may wait for: not of many. */
-static int ask_whether(Reader *r, u32 form) {
+/* Whether Python reads a form and finds a value. Within the compile, which others may wait for: not of
+   many. */
+int ask_whether(Reader *r, u32 form) {
     if (++r->num_asked > MAX_ASKED) return 0;
     i32 answer = r->e->expand(form, ASK_WHETHER);
     if (answer < 0) fail(r->e, CALLBACK);
@@ -127,5 +128,6 @@ int read_scalars(Reader *r, const Said *s, u32 schema, u32 form) {
     draft_of(r, form)->types = s->said[TYPE] ? types : values;
     if (!keep_text(r, schema, form)) return 0;
     if (listed || constant ? is_alone && values & types : is_plain_scalar(r, schema, types)) return 1;
-    return ask_whether(r, form);
+    draft_of(r, form)->asks = 1;
+    return 1;
 }

@@ -325,5 +325,8 @@ int read_forms(Reader *r) {
         if (!read_form(r, form)) return 0;
     for (u32 i = 0; i < r->e->forms.n - r->first; i++)
         if (r->drafts[i].choice && !is_plain_choice(r, r->drafts + i)) return 0;
-    return !(r->has_names && r->has_references) && all_sure(r);
+    if ((r->has_names && r->has_references) || !all_sure(r)) return 0;
+    for (u32 i = 0; i < r->e->forms.n - r->first; i++) /* last, as it takes long */
+        if (r->drafts[i].asks && !ask_whether(r, r->first + i)) return 0;
+    return 1;
 }

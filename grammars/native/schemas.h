@@ -19,7 +19,8 @@ typedef struct { u32 said[OTHER]; } Said; /* the pieces of the values of keyword
 /* A schema between being read and being made: the pieces of its keywords' values, 0 for none. */
 typedef struct {
     u32 types, words, choice, properties, additional, items, low, high;
-    u8 is_any, is_sure, is_one; /* is_one: of a choice, whether exactly one has to hold */
+    u8 is_any, is_sure, is_one, asks; /* is_one: of a choice, whether exactly one has to hold; asks: whether
+                                         only Python tells if it has a value */
 } Draft;
 
 typedef struct {
@@ -55,5 +56,6 @@ int read_count(const Reader *r, u32 piece, u32 none, u32 *out);
 
 /* scalars.c */
 int read_scalars(Reader *r, const Said *s, u32 schema, u32 form);
+int ask_whether(Reader *r, u32 form);
 
 #endif

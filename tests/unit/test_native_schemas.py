@@ -244,3 +244,20 @@ def test_texts_that_end_early_are_left_to_the_front_end() -> None:
     assert engine.start_schema(source, PLAIN) is not None
     for end in range(len(source)):
         assert engine.start_schema(source[:end], PLAIN) is None
+
+
+@pytest.mark.parametrize(("beside", "is_asked"), [({}, True), ({"not": {"type": "null"}}, False)])
+def test_scalars_are_asked_for_only_where_all_else_is_plain(
+    beside: dict[str, Any], is_asked: bool
+) -> None:
+    engine, asked = compiler()._engine, list[bytes]()
+    assert isinstance(engine, NativeEngine)
+
+    def tell(text: bytes) -> Callable[[], Node] | None:
+        asked.append(text)
+        return PLAIN.scalars(text)
+
+    schema = {"properties": {"a": {"type": "string", "pattern": "^a+$"}, "b": beside}}
+    plain = dataclasses.replace(PLAIN, scalars=tell)
+    found = engine.start_schema(json.dumps({"type": "object", **schema}), plain)
+    assert (found is not None, bool(asked)) == (is_asked, is_asked)
