@@ -297,12 +297,12 @@ def text(value: str) -> Node:
 def concat(*items: Node) -> Node:
     """Items one after the other: flattened, epsilons dropped, neighbouring literals joined."""
     flat: list[Node] = []
-    run: list[bytes] = []  # literals since the last other part, joined once: linear in their length
+    run: list[Expr] = []  # literals since the last other part, joined once: linear in their length
     for item in items:
         parts: tuple[Node, ...] = item.args if type(item) is Concat else (item,)
         for part in parts:
             if type(part) is Literal:
-                run.append(part.args[0])
+                run.append(part)
                 continue
             if part is EMPTY:
                 return EMPTY
@@ -316,12 +316,12 @@ def concat(*items: Node) -> Node:
     return Concat(*flat) if flat else EPSILON
 
 
-def _flush(run: list[bytes], flat: list[Node]) -> None:
+def _flush(run: list[Expr], flat: list[Node]) -> None:
     """Append the run of literals as one, if anything is in it."""
-    value = run[0] if len(run) == 1 else b"".join(run)
+    whole = run[0] if len(run) == 1 else Literal(b"".join([part.args[0] for part in run]))
     run.clear()
-    if value:
-        flat.append(Literal(value))
+    if whole is not EPSILON:
+        flat.append(whole)
 
 
 def union(*items: Node) -> Node:
