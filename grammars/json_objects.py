@@ -304,7 +304,7 @@ class ObjectRules:
         """
         wanted = self._goals[name]
         begun = _name_text(name)
-        sure = self._productive() and not (self._shape.some or now.rivals)
+        sure = self._sure and not (self._shape.some or now.rivals)
         productive = self._context.productive(wanted) if sure else None
         if productive is False:
             return EMPTY

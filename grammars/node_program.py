@@ -77,7 +77,7 @@ class NodeProgram:
     def _rule(self, rule: Rule) -> None:
         if self._boolean:
             raise InvalidGrammar("intersection and complement apply to regular expressions only")
-        own = self._own_node(rule)
+        own = None if type(rule) is Rule else self._own_node(rule)  # as of most
         if own is not None:
             self.code += (NODE, own)
         elif rule.productive or is_productive(rule):
