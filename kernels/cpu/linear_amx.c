@@ -303,21 +303,13 @@ INLINE void put_rows(const int half, const vf *values, int64_t rows, const float
     for (int64_t r = 0; r < rows; r++) store_any(out, at + r * stride, values[r], half);
 }
 
-/* Rows of outputs lie far apart: asked for when their sums are begun, they are there when these are
- * to be written. */
-INLINE void ask_for_outputs(const int64_t *arg, int64_t n, span s) {
-    const int64_t size = INT(14) ? 2 : 4;
-    const char *out = PTR(char, 13) + (s.row * INT(15) + n * 16) * size;
-    for (int64_t r = 0; r < s.rows; r++) __builtin_prefetch(out + r * INT(15) * size, 1);
-}
-
 /* The n-th 16 outputs of a span; 0: left undone, for of the scales staged some are not finite. */
 static int outputs_of(const int64_t *arg, int x_bits, const operands *a, int64_t n, span s) {
     vf sum[16];
-    ask_for_outputs(arg, n, s);
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
-    if (!blocks[s.size / 4 - 1][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
     int64_t at = s.row * INT(15) + n * 16;
+    ask_for_outputs(PTR(void, 13), at, s.rows, INT(15), 1, (int)INT(14));
+    if (!blocks[s.size / 4 - 1][x_bits == 16][forms[INT(2)].has_low](a, sum)) return 0;
     if (INT(14)) put_rows(1, sum, s.rows, bias, PTR(void, 13), at, INT(15), INT(5) - n * 16);
     else put_rows(0, sum, s.rows, bias, PTR(void, 13), at, INT(15), INT(5) - n * 16);
     return 1;

@@ -106,6 +106,7 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
                      PTR(float, 8) + row * groups, stride_x, groups};
     const float *bias = INT(12) ? PTR(float, 12) + n * 16 : NULL;
     char *out = PTR(char, 13) + (row * stride + n * 16) * (half ? 2 : 4);
+    ask_for_outputs(out, 0, step, stride, tiles, half);
     vf sum[8];
     forms[INT(2)][tiles == 2 ? 3 : step / 2](&w, &a, sum);
     finish(sum, (int)step, (int)tiles, bias, out, stride, INT(5) - n * 16, half);

@@ -128,6 +128,7 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
     tile w = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), INT(3), INT(4), next};
     inputs a = {PTR(char, 6) + row * columns * (INT(16) / 8), PTR(float, 7) + row * groups,
                 PTR(float, 8) + row * groups, columns, groups};
+    ask_for_outputs(PTR(void, 13), row * INT(15) + first, step, INT(15), tiles, half);
     vf sum[8];
     f(&w, &a, sum);
     for (int64_t i = 0; i < step * tiles; i++) {

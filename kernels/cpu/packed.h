@@ -68,6 +68,18 @@ INLINE vf load_scale(const char *p, const int half_scales) {
     return half_scales ? vf_load_f16((const f16 *)p) : vf_load((const float *)p);
 }
 
+/* Rows of outputs lie far apart: asked for when their sums are begun, `tiles` times 16 of each are there
+ * when these are to be written. */
+INLINE void ask_for_outputs(const void *out, int64_t at, int64_t rows, int64_t stride, int64_t tiles,
+                            int half) {
+    const int64_t size = half ? 2 : 4;
+    const char *row = (const char *)out + at * size;
+    for (int64_t r = 0; r < rows; r++, row += stride * size) {
+        __builtin_prefetch(row, 1);
+        if (tiles > 1) __builtin_prefetch(row + 16 * size, 1);
+    }
+}
+
 /* The first `count` of 16 outputs, plus bias, to element `at` of out. */
 INLINE void put_outputs(vf values, const float *bias, void *out, int64_t at, int64_t count,
                         int half) {
