@@ -76,7 +76,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
         "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
-        "rx_schema": (i32, (pointer, text, u32, pointer, pointer)),
+        "rx_schema": (i32, (pointer, text, u32, pointer)),
+        "rx_num_rules": (i32, (pointer,)),
         "rx_form": (i32, (pointer, u32)),
         "rx_next_text": (i32, (pointer, u32)),
         "rx_form_text": (text, (pointer, u32)),
@@ -173,9 +174,7 @@ class NativeEngine:
             return None
         with self._lock:
             if self.schemas is None:
-                self.schemas = NativeSchemas(
-                    self._library, self._at, self._checked, self.nodes, plain.scalars
-                )
+                self.schemas = NativeSchemas(self._library, self._at, self.nodes, plain.scalars)
             form = self.schemas.read(text, plain)
             if form is None:
                 return None

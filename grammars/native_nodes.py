@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import fields
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import Chain, ChainRule, Listing, ListRule, Marks
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
@@ -23,6 +24,7 @@ NEVER = 0x7FFFFFFF
 _BODY, _CHECK, _WAY, _VALUE, _OPEN, _PART, _END, _OTHER = range(8)
 _ASK_BITS = 3
 NONE = 0xFFFFFFFF  # no bound
+_HALF_MADE = "there was no memory left to make a part of it; simplify it"
 _STRIDE = 8  # words of a chain whose state is asked for at once
 
 
@@ -43,6 +45,12 @@ class NativeNodes:
         # What a program needs while it is built: its stack, then the nodes it keeps.
         self._work = array("I", bytes(4096))
 
+    def checked(self, result: int) -> int:
+        """The result of a call that may add rules."""
+        if result < 0:
+            self.note_own_rules()  # those that it added before its fault
+        return self._checked(result)
+
     def build(self, node: Node) -> int:
         """The id of a node in the engine; 0 for the empty language."""
         if isinstance(node, Rule):
@@ -62,7 +70,7 @@ class NativeNodes:
             work_at + 4 * length,
         )
         if built < 0:
-            self._checked(built)
+            self.checked(built)
         if program.saved:
             kept = self._work[length : length + len(program.saved)]
             self._nodes.update(zip(program.saved, kept, strict=True))
@@ -72,9 +80,13 @@ class NativeNodes:
         """What the engine asks about a rule, or about the chain whose first rule it is."""
         if what > _WAY:
             asked, word = what & (1 << _ASK_BITS) - 1, what >> _ASK_BITS
-            return self._tell(self._chains[index], asked, word)
+            chain = self._chains.get(index)
+            if chain is None:
+                raise InvalidGrammar(_HALF_MADE)
+            return self._tell(chain, asked, word)
         rule = self.rules[index]
-        assert rule is not None  # the engine knows its own
+        if rule is None:
+            raise InvalidGrammar(_HALF_MADE)
         if what == _CHECK:
             return self._rewrite(rule)
         if what == _WAY and rule.way is not None:
@@ -102,7 +114,7 @@ class NativeNodes:
     def _add_rule(self, rule: Rule) -> int:
         node = self._rx_add_rule(self._at)
         if node < 0:
-            self._checked(node)
+            self.checked(node)
         index = self._indices[rule] = len(self.rules)
         self.rules.append(rule)
         self._rule_nodes.append(node)
@@ -113,8 +125,9 @@ class NativeNodes:
             self._library.rx_rule_way(self._at, index)
         return index
 
-    def note_own_rules(self, count: int, node: int = 0) -> None:
-        """Count rules that the engine has added for itself, with the node that mentions one."""
+    def note_own_rules(self, node: int = 0) -> None:
+        """Count the rules that the engine has added for itself, with the node that mentions one."""
+        count = self._library.rx_num_rules(self._at) - len(self.rules)
         self.rules.extend([None] * count)
         self._rule_nodes.extend([node] * count)
         self.hooked.extend(bytes(count))
@@ -145,7 +158,7 @@ class NativeNodes:
     def _interval_node(self, rule: IntervalRule) -> int:
         ends = rule.ends
         low, high = ends.low, ends.high
-        return self._checked(
+        return self.checked(
             self._library.rx_interval(self._at, low, len(low), high, len(high), ends.flags)
         )
 
@@ -156,12 +169,12 @@ class NativeNodes:
         first = self._first_rules.get(rule.chain)
         if first is None:
             first = self._add_chain(rule.chain)
-        return self._checked(self._library.rx_chain_place(self._at, first, rule.place))
+        return self.checked(self._library.rx_chain_place(self._at, first, rule.place))
 
     def _add_chain(self, chain: Chain) -> int:
         words = chain.words
         lengths = array("I", map(len, words))
-        first = self._checked(
+        first = self.checked(
             self._library.rx_add_chain(
                 self._at,
                 b"".join(words),
@@ -172,7 +185,7 @@ class NativeNodes:
                 self.mark_nodes(chain.marks).buffer_info()[0],
             )
         )
-        self.note_own_rules(len(words) + len(words) // _STRIDE + 2)
+        self.note_own_rules()
         self._chains[first] = chain
         self._first_rules[chain] = first
         return first
@@ -180,12 +193,12 @@ class NativeNodes:
     def _add_list(self, rule: ListRule) -> int:
         listing = rule.listing
         marks, high = self.mark_nodes(listing.marks), listing.high
-        index = self._checked(
+        index = self.checked(
             self._library.rx_add_list(
                 self._at, listing.low, NONE if high is None else high, marks.buffer_info()[0]
             )
         )
-        self.note_own_rules(1, self._checked(self._library.rx_chain_place(self._at, index, -1)))
+        self.note_own_rules(self.checked(self._library.rx_chain_place(self._at, index, -1)))
         self._chains[index], self._indices[rule] = listing, index
         return index
 

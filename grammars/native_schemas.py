@@ -38,15 +38,12 @@ class NativeSchemas:
         self,
         library: ctypes.CDLL,
         at: int,
-        checked: Callable[[int], int],
         nodes: NativeNodes,
         scalars: Callable[[bytes], Callable[[], Node] | None],
     ) -> None:
-        self._library, self._at, self._checked, self._nodes = library, at, checked, nodes
+        self._library, self._at, self._checked, self._nodes = library, at, nodes.checked, nodes
         self._scalars = scalars
         self._fixed: dict[PlainSchemas, array[int]] = {}
-        self._num_rules = ctypes.c_uint32()
-        self._num_rules_at = ctypes.addressof(self._num_rules)
 
     def read(self, source: bytes, plain: PlainSchemas) -> int | None:
         """The form of a schema, the first that it has; None for one that the front end reads."""
@@ -54,10 +51,8 @@ class NativeSchemas:
         if fixed is None:
             fixed = self._fixed[plain] = self._fixed_nodes(plain)
         fixed_at = fixed.buffer_info()[0]
-        form: int = self._library.rx_schema(
-            self._at, source, len(source), fixed_at, self._num_rules_at
-        )
-        self._nodes.note_own_rules(self._num_rules.value)
+        form: int = self._library.rx_schema(self._at, source, len(source), fixed_at)
+        self._nodes.note_own_rules()
         if form < 0:
             with contextlib.suppress(InvalidGrammar):  # a limit is the front end's to meet
                 self._checked(form)

@@ -212,12 +212,14 @@ EXPORT i32 rx_add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
     LEAVE(e, add_list(e, low, high, marks));
 }
 
-/* Returns the form of a schema's text, + 1, or 0 where it is not plain: see schemas.c. `num_rules` gets
-   the number of rules that it adds, also before a fault. */
-EXPORT i32 rx_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules) {
+/* Returns the form of a schema's text, + 1, or 0 where it is not plain: see schemas.c. */
+EXPORT i32 rx_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed) {
     ENTER(e);
-    LEAVE(e, read_schema(e, text, length, fixed, num_rules));
+    LEAVE(e, read_schema(e, text, length, fixed));
 }
+
+/* How many rules there are, with those that a call added before its fault. */
+EXPORT i32 rx_num_rules(const Engine *e) { return (i32)e->rules.n; }
 
 /* Returns the node of a form. */
 EXPORT i32 rx_form(Engine *e, u32 form) {

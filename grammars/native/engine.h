@@ -344,7 +344,7 @@ int is_in_use(Engine *e, u32 rule);
 int read_json(Engine *e, const u8 *text, u32 length);
 
 /* forms.c */
-u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules);
+u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed);
 u32 form_value(Engine *e, u32 form);
 u32 next_text(const Engine *e, u32 form);
 

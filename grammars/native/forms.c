@@ -99,11 +99,9 @@ static void make_form(const Reader *r, u32 form, u32 any) {
     e->forms.p[form] = f;
 }
 
-/* Returns the form of the root, + 1; 0 for a text that is not plain. `num_rules` counts the rules that
-   were added, also before a fault. */
-u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *num_rules) {
-    u32 before = e->rules.n, words = e->words.n, pool = e->pool.n;
-    *num_rules = 0;
+/* Returns the form of the root, + 1; 0 for a text that is not plain. */
+u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed) {
+    u32 words = e->words.n, pool = e->pool.n;
     if (!read_json(e, text, length)) return 0;
     Reader r = {.e = e, .text = text, .fixed = fixed, .first = e->forms.n};
     u32 most = e->pieces.n < MAX_FORMS ? e->pieces.n : MAX_FORMS;
@@ -113,10 +111,7 @@ u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed, u32 *
     if (!is_plain) e->forms.n = r.first, e->words.n = words, e->pool.n = pool; /* as before */
     u32 end = e->forms.n, any = end; /* one more, of any value */
     if (is_plain) PUSH(e, e->forms, ((SchemaForm){.node = fixed->any}));
-    for (u32 form = r.first; form < end; form++) {
-        make_form(&r, form, any);
-        *num_rules = e->rules.n - before;
-    }
+    for (u32 form = r.first; form < end; form++) make_form(&r, form, any);
     give_back(e, r.places), give_back(e, r.drafts);
     return is_plain ? r.first + 1 : 0;
 }
