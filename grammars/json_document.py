@@ -313,10 +313,9 @@ class Document:
         for token in pointer[1:].split("/"):
             token = token.replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(token)] if isinstance(value, list) else value[token]
+                value = value[_index(token)] if isinstance(value, list) else value[token]
             except (KeyError, IndexError, ValueError, TypeError):
-                message = f"$ref {reference!r} points to nothing"
-                raise InvalidGrammar(message, node.path) from None
+                raise InvalidGrammar(f"$ref {reference!r} points to nothing", node.path) from None
             resource = self._owners.get(id(value)) or resource
         return self.at(value, here, pointer, resource=resource)
 
@@ -421,6 +420,13 @@ def nested(value: dict[str, Any]) -> Iterator[tuple[str, str | int | None, dict[
             yield from ((f"/{keyword}", i, v) for i, v in enumerate(inner) if isinstance(v, dict))
         elif keyword in NAMED and isinstance(inner, dict):
             yield from ((f"/{keyword}", k, v) for k, v in inner.items() if isinstance(v, dict))
+
+
+def _index(token: str) -> int:
+    """The place of an item, by RFC 6901: decimal digits without leading zeros."""
+    if token == "0" or (token.isascii() and token.isdigit() and token[0] != "0"):
+        return int(token)
+    raise ValueError(token)
 
 
 def draft_of(stated: Any) -> int | None:

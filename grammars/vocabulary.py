@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,22 @@ class Vocabulary:
     ) -> "Vocabulary":
         """From the bytes of each id; None or b"" where an id has none. `size` pads with such ids.
 
-        Raises InvalidRequest for ids out of range and for a vocabulary without an end token.
+        Raises InvalidRequest for ids out of range, for tokens that are not bytes and for a
+        vocabulary without an end token.
         """
+        for i, token in enumerate(tokens):
+            if not isinstance(token, bytes | None):
+                message = f"token {i} is a {type(token).__name__}: give its bytes, or None"
+                raise InvalidRequest(message, "tokens")
         padded = [*tokens, *([None] * ((size or 0) - len(tokens)))]
         ends, specials = frozenset(end_ids), frozenset(special_ids)
         if not ends:
             raise InvalidRequest("a vocabulary needs at least one end token", "end_ids")
         for name, ids in (("end_ids", ends), ("special_ids", specials)):
-            wrong = [i for i in ids if not 0 <= i < len(padded)]
+            wrong = [i for i in ids if not (isinstance(i, Integral) and 0 <= i < len(padded))]
             if wrong:
                 raise InvalidRequest(
-                    f"{name} has {wrong[0]}, but ids end at {len(padded) - 1}", name
+                    f"{name} has {wrong[0]!r}, but ids end at {len(padded) - 1}", name
                 )
         return cls(padded, ends, specials)
 

@@ -342,7 +342,7 @@ def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
     path = Path(source)
     if len(source) < 4096 and "\n" not in source and "\0" not in source and path.is_file():
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")  # some editors begin with a mark
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{source} cannot be read: {error}", "schema") from None
         guessed = _SUFFIXES.get(path.suffix)

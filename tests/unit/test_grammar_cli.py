@@ -77,6 +77,12 @@ def test_errors_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert "x[/]y[b-a]" in said
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "integer"}', encoding="utf-8-sig")
+    assert _run("check", str(file), "1")[0] == 0
+
+
 def test_explain() -> None:
     status, output = _run("explain", SCHEMA)
     assert status == 0

@@ -341,6 +341,9 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"type": "text"}, "type", "#/type"),
     ({"required": "a"}, "required", "#/required"),
     ({"$ref": "#/$defs/none"}, "points to nothing", "#/$ref"),
+    ({"$ref": "#/anyOf/-1", "anyOf": [{}]}, "points to nothing", "#/$ref"),
+    ({"$ref": "#/anyOf/00", "anyOf": [{}]}, "points to nothing", "#/$ref"),
+    ({"$ref": "#/anyOf/%D9%A0", "anyOf": [{}]}, "points to nothing", "#/$ref"),
     (
         {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
         "itself",

@@ -81,6 +81,10 @@ def test_the_hash_tells_vocabularies_apart() -> None:
 
 def test_size_pads_and_bad_ids_are_named() -> None:
     assert Vocabulary.from_tokens([b"a", None], [1], size=70).num_words == 3
+    with pytest.raises(InvalidRequest, match="token 0 is a str"):
+        Vocabulary.from_tokens(["a", None], [1])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest, match="end_ids has 'x'"):
+        Vocabulary.from_tokens([b"a", None], ["x"])  # type: ignore[list-item]
     with pytest.raises(InvalidRequest, match="end_ids has 2, but ids end at 1"):
         Vocabulary.from_tokens([b"a", None], [2])
     with pytest.raises(InvalidRequest, match="end token"):
