@@ -70,7 +70,8 @@ class Vocabulary:
         Raises InvalidRequest for ids out of range, for tokens that are not bytes and for a
         vocabulary without an end token.
         """
-        for i, token in enumerate(tokens):
+        given: Sequence[object] = tokens  # whatever a caller without types passes
+        for i, token in enumerate(given):
             if not isinstance(token, bytes | None):
                 message = f"token {i} is a {type(token).__name__}: give its bytes, or None"
                 raise InvalidRequest(message, "tokens")
@@ -79,7 +80,7 @@ class Vocabulary:
         if not ends:
             raise InvalidRequest("a vocabulary needs at least one end token", "end_ids")
         for name, ids in (("end_ids", ends), ("special_ids", specials)):
-            wrong = [i for i in ids if not (isinstance(i, Integral) and 0 <= i < len(padded))]
+            wrong = [i for i in ids if not (_is_whole(i) and 0 <= i < len(padded))]
             if wrong:
                 raise InvalidRequest(
                     f"{name} has {wrong[0]!r}, but ids end at {len(padded) - 1}", name
@@ -197,3 +198,7 @@ def _subtree_sizes(depth: Ints) -> Ints:
     size[:] = end_of
     size -= np.arange(len(depth), dtype=np.int32)
     return size
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral)
