@@ -33,6 +33,7 @@ GREEDY = SamplingParams(temperature=0.0)
 CONTEXT = 256  # tokens before the decoded ones
 PROMPT = 512
 BATCHES = (1, 8, 32, 64)
+KV_TYPES = ("float32", "bfloat16", "float16", "int8")
 READ_BYTES = 256 << 20
 SLOW_PRODUCT = 0.01  # seconds of 256^3: below 4 G operations/s
 
@@ -41,7 +42,7 @@ def main() -> int:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--model", default="", help="default: the embedded model")
     parser.add_argument("--threads", type=int, default=library.default_threads())
-    parser.add_argument("--kv-dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    parser.add_argument("--kv-dtype", default="bfloat16", choices=KV_TYPES)
     args = parser.parse_args()
     if library.library() is None:
         sys.exit("the C kernels are not built here: a C compiler is needed")

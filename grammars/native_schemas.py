@@ -32,7 +32,7 @@ class PlainSchemas:
 
 
 class NativeSchemas:
-    """`checked` gives the result of a native call, or raises what it means."""
+    """The forms that the engine at `at` has made of schemas, among the rules of `nodes`."""
 
     def __init__(
         self,

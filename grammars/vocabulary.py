@@ -201,4 +201,5 @@ def _subtree_sizes(depth: Ints) -> Ints:
 
 
 def _is_whole(value: object) -> bool:
+    """Whether it is a whole number of Python's or of numpy's."""
     return isinstance(value, Integral)

@@ -68,8 +68,8 @@ INLINE vf load_scale(const char *p, const int half_scales) {
     return half_scales ? vf_load_f16((const f16 *)p) : vf_load((const float *)p);
 }
 
-/* Rows of outputs lie far apart: asked for when their sums are begun, `tiles` times 16 of each are there
- * when these are to be written. */
+/* Rows of outputs lie far apart: asked for when their sums are begun, `tiles` times 16 of each are
+ * there when these are to be written. */
 INLINE void ask_for_outputs(const void *out, int64_t at, int64_t rows, int64_t stride, int64_t tiles,
                             int half) {
     const int64_t size = half ? 2 : 4;

@@ -168,8 +168,8 @@ def choose_kv_dtype(
 
     Where products round their inputs anyway, auto is narrower in the place of float32: float16,
     half the memory for a thousandth of what that rounding moves answers; or bfloat16, for a
-    twentieth, where attention over it is by a matrix unit: a seventh less time for prompts and
-    answers (both: benchmarks/perplexity.py).
+    twentieth, where a matrix unit attends over it and not over float16 (what each moves:
+    benchmarks/perplexity.py; what it takes: benchmarks/decode.py --kv-dtype).
     Of int4 and int2 it is what plain pages hold: float16, or `dtype`.
     """
     if not (rounds_inputs and dtype == torch.float32):
