@@ -38,6 +38,7 @@ SOME_SECONDS = 0.0006  # as where a compile took so long, since they are likely 
 SHARE_SOURCE = 2000  # characters, with which that may take as long as the rest of a compile
 MOST_SHARE = 3  # times as long, with as many times the characters
 MOST_AHEAD = 0.004  # seconds for rules
+LEAST_AHEAD = 0.0012  # of what a front end has read, and the engine did not by itself: seldom plain
 ENOUGH_SECONDS = 0.007  # of a compile, with all that
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
@@ -241,14 +242,17 @@ def _look_ahead(
     if len(source) >= VERY_MUCH_SOURCE or taken > SOME_SECONDS:
         prepared = engine.prepare(start, FIRST_TEXTS)
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
+    seconds = 0.0 if isinstance(met, int) else LEAST_AHEAD
     if len(source) >= MUCH_SOURCE:
-        left = ENOUGH_SECONDS - (time.thread_time() - begin)
         share = min(len(source) / SHARE_SOURCE, MOST_SHARE)
-        seconds = min(share * taken, MOST_AHEAD, left)
-        if isinstance(met, int):
-            engine.read_ahead(met, seconds)
-        else:
-            engine.look_ahead(met, seconds)
+        seconds = max(seconds, min(share * taken, MOST_AHEAD))
+    seconds = min(seconds, ENOUGH_SECONDS - (time.thread_time() - begin))
+    if seconds <= 0.0:
+        return
+    if isinstance(met, int):
+        engine.read_ahead(met, seconds)
+    else:
+        engine.look_ahead(met, seconds)
 
 
 def build(spec: GrammarSpec, rules: RuleSet) -> Node:

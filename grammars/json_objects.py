@@ -110,7 +110,7 @@ class ObjectRules:
             self._shape.required,
             value=lambda index: context.value(goals[names[index]]),
             may_be=lambda index: context.productive(goals[names[index]]),
-            end=self.behind_declared,
+            end=lambda: EMPTY if self._is_closed else self.behind_declared(),
             sure=self._sure,
             others=self._others(),
         ).whole()
@@ -162,9 +162,14 @@ class ObjectRules:
         return kept, [name for name in self._names if name in alone]
 
     @cached_property
+    def _is_closed(self) -> bool:
+        """Whether a look shows that there are no undeclared names."""
+        return any(keys.is_every_other and is_never(wanted) for keys, wanted in self._shape.every)
+
+    @cached_property
     def _classes(self) -> list[KeyClass]:
         """The classes of undeclared names."""
-        if any(keys.is_every_other and is_never(wanted) for keys, wanted in self._shape.every):
+        if self._is_closed:
             return []
         try:
             return classes_of(self._shape)

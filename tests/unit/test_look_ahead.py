@@ -131,3 +131,24 @@ def test_what_is_prepared_is_the_same_as_without(monkeypatch: pytest.MonkeyPatch
 
 def refuse(*_: object) -> None:
     raise InvalidGrammar("too large")
+
+
+def test_a_small_schema_that_the_front_end_reads_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "LEAST_AHEAD", 60.0)
+    monkeypatch.setattr(compiler, "ENOUGH_SECONDS", 60.0)
+    named = {
+        "type": "object",
+        "patternProperties": {"^x": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    closed = {"type": "object", "properties": {"a": named}, "additionalProperties": False}
+    spec = GrammarSpec("json_schema", json.dumps(closed))
+    found = GrammarCompiler(VOCABULARY).compile(spec)
+    if not isinstance(found.engine, NativeEngine):
+        pytest.skip("no C compiler: the native engine does not run here")
+    monkeypatch.setattr(found.engine.nodes, "answer", refuse)
+    row = np.zeros((1, VOCABULARY.num_words), np.int32)
+    for text in (b"", b"{", b'{"a', b'{"a":', b'{"a": {"', b'{"a": {"x": 1, "y"'):
+        found.engine.fill_row(found.engine.after_bytes(found.start, text), row, 0)
