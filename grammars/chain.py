@@ -12,6 +12,7 @@ from typing import Protocol
 from radixgen.grammars.expr import Node, Rule
 
 START = -1  # the place of a whole chain, its opening included
+MAX_STRANDS = 16  # orders of a braid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,30 @@ class Chain(Protocol):
         ...
 
 
+class Braid(Protocol):
+    """Words as of a chain, but in several orders, each kept: strands of words up to each of `ends`,
+    MAX_STRANDS at most, that mix freely. Other words, or `end()`, may come once no needed word is
+    left out, and behind them none that is listed. `native/braids.c` puts it together.
+
+    A word of which `is_open` does not tell has a value if its `value` is not empty.
+    """
+
+    @property
+    def marks(self) -> Marks: ...
+    @property
+    def words(self) -> Sequence[bytes]: ...
+    @property
+    def needed(self) -> Sequence[bool]: ...
+    @property
+    def ends(self) -> Sequence[int]: ...
+    @property
+    def has_others(self) -> bool: ...
+    def value(self, index: int) -> Node: ...
+    def is_open(self, index: int) -> bool | None: ...
+    def end(self) -> Node: ...
+    def other_value(self) -> Node: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
     """An opening mark, then `low` to `high` values of one kind with commas between, then the
@@ -116,3 +141,18 @@ class ChainRule(Rule):
     def has_begun(self) -> bool:
         """The opening mark of a whole chain is not empty."""
         return self.place == START
+
+
+class BraidRule(Rule):
+    """A whole braid, which has a text, that an automaton may put together by itself."""
+
+    __slots__ = ("braid",)
+
+    def __init__(self, braid: Braid, expand: Callable[[], Node]) -> None:
+        super().__init__(("braid", braid), expand, True)
+        self.braid = braid
+
+    @property
+    def has_begun(self) -> bool:
+        """The opening mark is not empty."""
+        return True

@@ -1,5 +1,6 @@
-"""The members of an object whose names are declared in one order, when the place among them is all
-that matters: no counting, no members that have to exist under a pattern, nothing to differ from.
+"""The members of an object whose names are declared in one order, or in several that mix, when the
+place in each is all that matters: no counting, no members that have to exist under a pattern,
+nothing to differ from.
 
 Most objects are so. Knows how such members follow each other; what comes behind them and what
 their values are, `json_objects.py` and `json_values.py` say.
@@ -7,6 +8,7 @@ their values are, `json_objects.py` and `json_values.py` say.
 
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Protocol
 
 from radixgen.grammars.chain import START, ChainRule, Marks
@@ -153,3 +155,47 @@ class MemberChain:
         """What follows a member: the end of the object, or one more."""
         close = self.marks.close if place > self._last else EMPTY
         return union(close, concat(self.marks.comma, self.more(place)))
+
+
+class MemberBraid:
+    """See `chain.Braid`: the members of an object that is known to have a value, whose names are
+    declared in several orders, when the places in these are all that matters. Arguments as above;
+    `strands`: the names of each order."""
+
+    def __init__(
+        self,
+        context: Context,
+        strands: Sequence[Sequence[str]],
+        needed: Collection[str],
+        *,
+        value: Callable[[str], Node],
+        may_be: Callable[[str], bool | None],
+        end: Callable[[], Node],
+        others: Goal | None,
+    ) -> None:
+        names = [name for strand in strands for name in strand]
+        self._context, self._names, self._value, self._may_be = context, names, value, may_be
+        self._others = others
+        self.end = end
+        self.words = all_spelled(names)
+        self.needed = [name in needed for name in names]
+        self.ends = list(accumulate(map(len, strands)))
+        self.marks = member_marks(context.layout)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether any other name is a member, and no name has two spellings."""
+        return self._others is not None and is_spelled_once(b"".join(self.words))
+
+    def other_value(self) -> Node:
+        """The value of a member of another name."""
+        assert self._others is not None
+        return self._context.value(self._others)
+
+    def value(self, index: int) -> Node:
+        """The value of the member of an index."""
+        return self._value(self._names[index])
+
+    def is_open(self, index: int) -> bool | None:
+        """Whether a member has a value; None where only a look at the grammar tells."""
+        return self._may_be(self._names[index])

@@ -11,12 +11,13 @@ keep the last: so such members count once at most towards a lower bound, and a m
 exist binds all later names like it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, Protocol
 
+from radixgen.grammars.chain import MAX_STRANDS, BraidRule
 from radixgen.grammars.expr import EMPTY, Concat, Node, Rule, RuleSet, concat, literal, union
-from radixgen.grammars.json_chain import MemberChain
+from radixgen.grammars.json_chain import MemberBraid, MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, key_text
 from radixgen.grammars.json_layout import Layout
@@ -88,20 +89,25 @@ class ObjectRules:
     def start(self) -> Node:
         """The whole object."""
         self._check_low()
-        if self._is_plain():
+        if self._counting or self._shape.some or self._shape.unlike:
+            return self._whole()
+        if len(self._chains) == 1 and not self._alone:
             return self._plain()
+        strands = [*self._chains, *((name,) for name in self._alone)]
+        if not self._sure or self._context.any_order or not 1 < len(strands) <= MAX_STRANDS:
+            return self._whole()
+        return self._braided(strands)
+
+    def _whole(self) -> Node:
+        """The object, put together from rules of its own."""
         missing = frozenset(range(len(self._shape.some)))
         rivals = self._rivals.every
         first = Progress((0,) * len(self._chains), missing=missing, rivals=rivals)
         empty = literal(b"}") if self._may_close(first) else EMPTY
         return concat(self._layout.opened(b"{"), union(empty, self._member(first)))
 
-    def _is_plain(self) -> bool:
-        """Whether the place in one chain is all there is to know."""
-        lone = len(self._chains) == 1 and not self._alone
-        return lone and not (self._counting or self._shape.some or self._shape.unlike)
-
     def _plain(self) -> Node:
+        """The object, where the place in one chain is all there is to know."""
         (names,) = self._chains
         context, goals = self._context, self._goals
         return MemberChain(
@@ -110,10 +116,27 @@ class ObjectRules:
             self._shape.required,
             value=lambda index: context.value(goals[names[index]]),
             may_be=lambda index: context.productive(goals[names[index]]),
-            end=lambda: EMPTY if self._is_closed else self.behind_declared(),
+            end=self._end,
             sure=self._sure,
             others=self._others(),
         ).whole()
+
+    def _braided(self, strands: Sequence[Sequence[str]]) -> Node:
+        """The object, where the places in some chains are, a name that stands alone being one."""
+        context, goals = self._context, self._goals
+        braid = MemberBraid(
+            context,
+            strands,
+            self._shape.required,
+            value=lambda name: context.value(goals[name]),
+            may_be=lambda name: context.productive(goals[name]),
+            end=self._end,
+            others=self._others(),
+        )
+        return BraidRule(braid, self._whole)
+
+    def _end(self) -> Node:
+        return EMPTY if self._is_closed else self.behind_declared()
 
     def behind_declared(self) -> Node:
         """One more member where all names of all chains were passed, and what follows."""

@@ -43,6 +43,7 @@ _SOURCES = (
     "heads.c",
     "closures.c",
     "chains.c",
+    "braids.c",
     "json.c",
     "schemas.c",
     "scalars.c",
@@ -74,10 +75,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_build": (i32, (pointer, pointer, u32, text, pointer, pointer)),
         "rx_add_rule": (i32, (pointer,)),
         "rx_add_chain": (i32, (pointer, text, pointer, text, u32, u32, pointer)),
+        "rx_add_braid": (i32, (pointer, text, pointer, text, pointer, u32, u32, pointer)),
         "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
         "rx_schema": (i32, (pointer, text, u32, pointer)),
-        "rx_num_rules": (i32, (pointer,)),
+        "rx_num_rules": (pointer, (pointer,)),
         "rx_form": (i32, (pointer, u32)),
         "rx_next_text": (i32, (pointer, u32)),
         "rx_form_text": (text, (pointer, u32)),
@@ -87,7 +89,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_start": (i32, (pointer, u32)),
         "rx_bytes": (i32, (pointer, u32, text, u32)),
         "rx_token": (i32, (pointer, u32, u32)),
-        "rx_passing": (i32, (pointer, u32, u32, *[pointer] * 5)),
+        "rx_passing": (i32, (pointer, u32, u32, *[pointer] * 4)),
         "rx_accepting": (i32, (pointer, u32)),
         "rx_next": (i32, (pointer, u32, pointer)),
         "rx_forced": (i32, (pointer, u32, text, u32)),
@@ -98,6 +100,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
         "rx_rule_cost": (None, (pointer, u32, u32)),
         "rx_rule_way": (None, (pointer, u32)),
+        "rx_rule_hook": (None, (pointer, u32)),
         "rx_heads": (i32, (pointer, u32, pointer, u32)),
         "rx_replace": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_sizes": (None, (pointer, pointer)),
@@ -158,10 +161,10 @@ class NativeEngine:
     def start_with_rules(self, node: Node) -> tuple[int, range]:
         """The first state of a grammar, and the numbers of its rules that were met so far."""
         with self._lock:
-            before = len(self.nodes.rules)
+            before = self.nodes.met()
             built = self.nodes.build(node)
             state = self._checked(self._library.rx_start(self._at, built)) if built else 0
-            return state, range(before, len(self.nodes.rules))
+            return state, range(before, self.nodes.met())
 
     def start_schema(self, source: str, plain: PlainSchemas) -> tuple[int, int] | None:
         """The first state of a schema by its text, and where its forms begin; None for a schema
@@ -223,21 +226,21 @@ class NativeEngine:
         Returns the numbers of the rules that were met first there. What cannot be made is left to
         the text that gets there.
         """
-        before = len(self.nodes.rules)
+        before = self.nodes.met()
         mask = np.zeros((1, self.vocabulary.num_words), np.int32)
         for text in texts:
             with contextlib.suppress(InvalidGrammar):
                 after = self.after_bytes(state, text)
                 if after:
                     self.fill_row(after, mask, 0)
-        return range(before, len(self.nodes.rules))
+        return range(before, self.nodes.met())
 
     def _expand(self, index: int) -> range:
         """Expand a rule; the numbers of the rules that were met first there."""
-        before = len(self.nodes.rules)
+        before = self.nodes.met()
         with contextlib.suppress(InvalidGrammar):
             self._checked(self._library.rx_expand(self._at, index))
-        return range(before, len(self.nodes.rules))
+        return range(before, self.nodes.met())
 
     def after_bytes(self, state: int, data: bytes) -> int:
         with self._lock:
@@ -336,12 +339,13 @@ class NativeEngine:
             count = self._library.rx_heads(self._at, state, out, MAX_HEADS)
             if count > MAX_HEADS:
                 raise InvalidGrammar(f"over {MAX_HEADS} rules may begin at one place of the text")
+            self.nodes.note_own_rules()
             rules = [self.nodes.rules[index] for index in out[:count]]
         return [rule for rule in rules if isinstance(rule, Hook)]
 
     def passing(self, state: int, cuts: TokenCuts) -> list[tuple[int, int]]:
         out = array("I", bytes(8 * len(cuts.tokens)))
-        given = (cuts.tokens, cuts.first, cuts.places, self.nodes.hooked, out)
+        given = (cuts.tokens, cuts.first, cuts.places, out)
         with self._lock:
             addresses = (a.buffer_info()[0] for a in given)
             found = self._checked(

@@ -8,9 +8,19 @@ import ctypes
 from array import array
 from collections.abc import Callable
 from dataclasses import fields
+from typing import cast
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.chain import Chain, ChainRule, Listing, ListRule, Marks
+from radixgen.grammars.chain import (
+    START,
+    Braid,
+    BraidRule,
+    Chain,
+    ChainRule,
+    Listing,
+    ListRule,
+    Marks,
+)
 from radixgen.grammars.expr import Expr, Node, Rule
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.interval import IntervalRule
@@ -35,12 +45,12 @@ class NativeNodes:
         self._library, self._at, self._checked = library, at, checked
         self._rx_add_rule = library.rx_add_rule
         self.rules: list[Rule | None] = []  # None: the engine's own, of a chain
-        self.hooked = array("B")  # whether a rule is a hook
         self._indices: dict[Rule, int] = {}
         self._rule_nodes: list[int] = []  # of each rule
         self._nodes: dict[Expr, int] = {}
-        self._chains: dict[int, Chain | Listing] = {}  # by their first rule
-        self._first_rules: dict[Chain, int] = {}
+        self._chains: dict[int, Chain | Braid | Listing] = {}  # by their first rule
+        self._first_rules: dict[Chain | Braid, int] = {}
+        self._num_rules = ctypes.c_uint32.from_address(library.rx_num_rules(at))
         self._marks: dict[Marks, array[int]] = {}
         # What a program needs while it is built: its stack, then the nodes it keeps.
         self._work = array("I", bytes(4096))
@@ -50,6 +60,11 @@ class NativeNodes:
         if result < 0:
             self.note_own_rules()  # those that it added before its fault
         return self._checked(result)
+
+    def met(self) -> int:
+        """How many rules there are."""
+        self.note_own_rules()
+        return len(self.rules)
 
     def build(self, node: Node) -> int:
         """The id of a node in the engine; 0 for the empty language."""
@@ -115,22 +130,25 @@ class NativeNodes:
         node = self._rx_add_rule(self._at)
         if node < 0:
             self.checked(node)
-        index = self._indices[rule] = len(self.rules)
+        index = self._indices[rule] = self._num_rules.value - 1
+        if index > len(self.rules):
+            self.note_own_rules(count=index)
         self.rules.append(rule)
         self._rule_nodes.append(node)
-        self.hooked.append(isinstance(rule, Hook))
+        if isinstance(rule, Hook):
+            self._library.rx_rule_hook(self._at, index)
         if rule.most is not None:
             self._library.rx_rule_cost(self._at, index, min(rule.most, NEVER))
         elif rule.way is not None:
             self._library.rx_rule_way(self._at, index)
         return index
 
-    def note_own_rules(self, node: int = 0) -> None:
-        """Count the rules that the engine has added for itself, with the node that mentions one."""
-        count = self._library.rx_num_rules(self._at) - len(self.rules)
+    def note_own_rules(self, node: int = 0, count: int | None = None) -> None:
+        """Count the rules that the engine has added for itself, with the node that mentions one; up
+        to a `count`, or all. While a text is read it adds those of braids."""
+        count = (self._num_rules.value if count is None else count) - len(self.rules)
         self.rules.extend([None] * count)
         self._rule_nodes.extend([node] * count)
-        self.hooked.extend(bytes(count))
 
     def _rule_node(self, rule: Rule) -> int:
         own = self._own_node(rule)
@@ -153,6 +171,8 @@ class NativeNodes:
         """The id of the node of a rule that the engine puts together; 0 for the empty language."""
         if isinstance(rule, ChainRule):
             return self._chain_node(rule)
+        if isinstance(rule, BraidRule):
+            return self._braid_node(rule)
         return self._interval_node(rule) if isinstance(rule, IntervalRule) else None
 
     def _interval_node(self, rule: IntervalRule) -> int:
@@ -190,6 +210,30 @@ class NativeNodes:
         self._first_rules[chain] = first
         return first
 
+    def _braid_node(self, rule: BraidRule) -> int:
+        """The id of the node of a whole braid."""
+        braid = rule.braid
+        first = self._first_rules.get(braid)
+        if first is None:
+            words = braid.words
+            lengths, ends = array("I", map(len, words)), array("I", braid.ends)
+            first = self.checked(
+                self._library.rx_add_braid(
+                    self._at,
+                    b"".join(words),
+                    lengths.buffer_info()[0],
+                    bytes(braid.needed),
+                    ends.buffer_info()[0],
+                    len(ends),
+                    braid.has_others,
+                    self.mark_nodes(braid.marks).buffer_info()[0],
+                )
+            )
+            self.note_own_rules()
+            self._chains[first] = braid
+            self._first_rules[braid] = first
+        return self.checked(self._library.rx_chain_place(self._at, first, START))
+
     def _add_list(self, rule: ListRule) -> int:
         listing = rule.listing
         marks, high = self.mark_nodes(listing.marks), listing.high
@@ -210,14 +254,14 @@ class NativeNodes:
             self._marks[marks] = found
         return found
 
-    def _tell(self, chain: Chain | Listing, asked: int, word: int) -> int:
+    def _tell(self, chain: Chain | Braid | Listing, asked: int, word: int) -> int:
         """The id of a node; or of the words of a stride two bits each: 1 where one surely has a
         value, 2 where the engine has to ask for its part."""
         if asked == _VALUE:
             return self.kept(chain.value(word))
         assert not isinstance(chain, Listing)
         if asked == _PART:
-            return self.build(chain.part(word))
+            return self.build(cast(Chain, chain).part(word))  # asked of no braid
         if asked == _END:
             return self.build(chain.end())
         if asked == _OTHER:

@@ -106,7 +106,7 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->rests.tokens);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
                        &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,
-                       &e->record_table};
+                       &e->record_table, &e->place_table};
     for (u32 i = 0; i < sizeof tables / sizeof *tables; i++)
         for (u32 k = 0; k < NUM_SHARDS; k++) free(tables[i]->shards[k].p);
     drop_trie(&e->trie);
@@ -206,6 +206,13 @@ EXPORT i32 rx_add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8
     LEAVE(e, add_chain(e, bytes, lengths, needed, count, others, marks));
 }
 
+/* Returns the first rule of the braid; see braids.c. */
+EXPORT i32 rx_add_braid(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, const u32 *ends,
+                        u32 strands, u32 others, const Marks *marks) {
+    ENTER(e);
+    LEAVE(e, add_braid(e, bytes, lengths, needed, ends, strands, others, marks));
+}
+
 /* Returns the rule of the list; `high` NONE: no bound. */
 EXPORT i32 rx_add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
     ENTER(e);
@@ -218,8 +225,8 @@ EXPORT i32 rx_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed) 
     LEAVE(e, read_schema(e, text, length, fixed));
 }
 
-/* How many rules there are, with those that a call added before its fault. */
-EXPORT i32 rx_num_rules(const Engine *e) { return (i32)e->rules.n; }
+/* Where the number of rules stands, with those that a call added before its fault. */
+EXPORT const u32 *rx_num_rules(const Engine *e) { return &e->rules.n; }
 
 /* Returns the node of a form. */
 EXPORT i32 rx_form(Engine *e, u32 form) {
@@ -286,27 +293,27 @@ EXPORT i32 rx_token(Engine *e, u32 state, u32 token) {
     return from == end ? DEAD : rx_bytes(e, state, e->trie.bytes + from, end - from);
 }
 
-static int stands_before(const Engine *e, u32 state, const u8 *wanted) {
+static int stands_before_hook(const Engine *e, u32 state) {
     u32 kernel = e->states.p[state].kernel;
     for (u32 i = 0; i < tail_count(e, kernel); i++) {
         u32 stack = tail_at(e, kernel, i);
         Node head = e->nodes.p[stack > LOOP_END ? e->stacks.p[stack].head : EMPTY];
-        if (head.kind == K_RULE && wanted[head.a]) return 1;
+        if (head.kind == K_RULE && e->rules.p[head.a].is_hook) return 1;
     }
     return 0;
 }
 
-/* Of each token the first of its cuts, if any, behind which a state stands before a wanted rule; its
+/* Of each token the first of its cuts, if any, behind which a state stands before a hook; its
    cuts are from first[i] to first[i + 1]. `out` gets pairs of an index and a cut. */
 static u32 passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *first, const u32 *cuts,
-                   const u8 *wanted, u32 *out) {
+                   u32 *out) {
     u32 found = 0;
     for (u32 i = 0; i < n; i++) {
         const u8 *data = e->trie.bytes + e->trie.offset[tokens[i]];
         u32 here = state, from = 0;
         for (u32 k = first[i]; k < first[i + 1] && here != DEAD; from = cuts[k++]) {
             here = run(e, here, data + from, cuts[k] - from);
-            if (here == DEAD || !stands_before(e, here, wanted)) continue;
+            if (here == DEAD || !stands_before_hook(e, here)) continue;
             out[2 * found] = i;
             out[2 * found++ + 1] = cuts[k];
             break;
@@ -316,9 +323,9 @@ static u32 passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *fi
 }
 
 EXPORT i32 rx_passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *first,
-                      const u32 *cuts, const u8 *wanted, u32 *out) {
+                      const u32 *cuts, u32 *out) {
     ENTER(e);
-    LEAVE(e, passing(e, state, n, tokens, first, cuts, wanted, out));
+    LEAVE(e, passing(e, state, n, tokens, first, cuts, out));
 }
 
 EXPORT i32 rx_accepting(Engine *e, u32 state) {

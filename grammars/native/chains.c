@@ -1,15 +1,9 @@
 /* Chains: words in one order, each before a rest of its own, some of which may be left out, as the
    members of an object. See chain.py, whose rules these are; Python is asked only for the parts that
    are not the same in every chain. */
-#include "engine.h"
+#include "chains.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum { STRIDE = 8 };             /* words that each place of a long chain lists itself */
-enum { ASK_VALUE = 3, ASK_OPEN, ASK_PART, ASK_END, ASK_OTHER, ASK_BITS = 3 };
-#define UNKNOWN NONE
-#define OPEN (NONE - 1)          /* a word before the rule of what is behind it */
-#define ASKED (NONE - 2)         /* a word whose part Python gives */
 
 /* What a chain of known forms says of itself: each of its words has a value. */
 static u32 tell(Engine *e, const Chain *c, u32 what, u32 index) {
@@ -18,14 +12,14 @@ static u32 tell(Engine *e, const Chain *c, u32 what, u32 index) {
     return form_value(e, e->lists.p[c->forms + (what == ASK_OTHER ? c->count : index)]);
 }
 
-static u32 ask(Engine *e, Chain c, u32 what, u32 index) {
+u32 ask(Engine *e, Chain c, u32 what, u32 index) {
     if (c.forms != NONE) return tell(e, &c, what, index);
     i32 answer = e->expand(c.rules, (i32)(index << ASK_BITS | what)); /* may add anything */
     if (answer < 0) fail(e, CALLBACK);
     return (u32)answer;
 }
 
-static u32 fresh(Engine *e, u32 count) {
+u32 fresh_list(Engine *e, u32 count) {
     u32 at = e->lists.n;
     RESERVE(e, e->lists, count);
     memset(e->lists.p + at, 0xFF, count * sizeof(u32));
@@ -33,24 +27,29 @@ static u32 fresh(Engine *e, u32 count) {
     return at;
 }
 
-/* Returns the first of the chain's rules: what is behind each word, the words from each stride on, and
-   what is behind other words. */
-u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
-              const Marks *marks) {
-    Chain c = {.rules = e->rules.n, .count = count, .others = others, .forms = NONE, .marks = *marks};
-    c.words = e->words.n;
-    c.parts = fresh(e, count);
-    c.places = fresh(e, count + 1);
-    c.needed = fresh(e, count);
-    for (u32 i = 0; i < count; i++) {
+void add_chain_words(Engine *e, Chain *c, const u8 *bytes, const u32 *lengths, const u8 *needed) {
+    c->words = e->words.n;
+    c->parts = fresh_list(e, c->count);
+    c->places = fresh_list(e, c->count + 1);
+    c->needed = fresh_list(e, c->count);
+    for (u32 i = 0; i < c->count; i++) {
         RESERVE(e, e->pool, lengths[i]);
         memcpy(e->pool.p + e->pool.n, bytes, lengths[i]);
         PUSH(e, e->words, ((Span){e->pool.n, lengths[i]}));
         e->pool.n += lengths[i];
         bytes += lengths[i];
-        e->lists.p[c.needed + i] = needed[i];
-        if (needed[i]) c.closes = i + 1;
+        e->lists.p[c->needed + i] = needed[i];
     }
+}
+
+/* Returns the first of the chain's rules: what is behind each word, the words from each stride on, and
+   what is behind other words. */
+u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, u32 count, u32 others,
+              const Marks *marks) {
+    Chain c = {.rules = e->rules.n, .count = count, .others = others, .forms = NONE, .marks = *marks};
+    add_chain_words(e, &c, bytes, lengths, needed);
+    for (u32 i = 0; i < count; i++)
+        if (needed[i]) c.closes = i + 1;
     u32 num_rules = count + count / STRIDE + 2;
     RESERVE(e, e->rules, num_rules); /* all or none */
     PUSH(e, e->chains, c);
@@ -60,7 +59,7 @@ u32 add_chain(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, 
 }
 
 /* Learn of the words of a stride which have a value at all. */
-static void open_stride(Engine *e, Chain c, u32 first) {
+void open_stride(Engine *e, Chain c, u32 first) {
     u32 bits = ask(e, c, ASK_OPEN, first);
     for (u32 i = first; i < first + STRIDE && i < c.count; i++, bits >>= 2)
         e->lists.p[c.parts + i] = bits & 1 ? OPEN : bits & 2 ? ASKED : EMPTY;
@@ -88,7 +87,7 @@ static u32 open_words(Engine *e, Chain c, u32 *indices, u32 n) {
             if (compare_spans(e, e->words.p[c.words + before], e->words.p[c.words + here]) < 0) break;
             indices[k] = before, indices[k - 1] = here;
         }
-    WordTable t = {e->words.n, n, fresh(e, n), F_RULES};
+    WordTable t = {e->words.n, n, fresh_list(e, n), F_RULES};
     for (u32 i = 0; i < n; i++) {
         Span word = e->words.p[c.words + indices[i]];
         PUSH(e, e->words, word);
@@ -142,11 +141,12 @@ static u32 names_of(Engine *e, Chain c) {
     return make_words(e, e->tables.n - 1, 0, c.count, 0);
 }
 
-/* A word that is none of the chain's. Finitely many out of all: there are others. */
-static u32 other_words(Engine *e, Chain c) {
+/* A word that is none of the chain's, and what is behind it. Finitely many out of all: there are
+   others. */
+u32 other_words(Engine *e, Chain c, u32 behind) {
     u32 parts[2] = {c.marks.inside, make_not(e, c.count ? names_of(e, c) : EMPTY)};
     if (c.count && e->nodes.p[c.marks.inside].kind == K_REP) PUSH(e, e->loops, e->nodes.p[c.marks.inside].a);
-    u32 others = make_and(e, parts, 2), behind = make_rule(e, c.rules + c.count + c.count / STRIDE + 1);
+    u32 others = make_and(e, parts, 2);
     e->nodes.p[others].flags |= F_ALIVE;
     return make_cat(e, c.marks.quote, make_cat(e, others, make_cat(e, c.marks.quote, behind)));
 }
@@ -154,7 +154,8 @@ static u32 other_words(Engine *e, Chain c) {
 /* ---- places ------------------------------------------------------------------------------------- */
 
 static u32 end_of(Engine *e, Chain c) {
-    return c.others ? other_words(e, c) : ask(e, c, ASK_END, 0);
+    if (!c.others) return ask(e, c, ASK_END, 0);
+    return other_words(e, c, make_rule(e, c.rules + c.count + c.count / STRIDE + 1));
 }
 
 /* Where the stride of a place ends, or the chain; NONE when a needed word comes before. */
@@ -201,7 +202,7 @@ u32 add_list(Engine *e, u32 low, u32 high, const Marks *marks) {
 
 /* Give the forms of the values of a chain, by its first rule, or of a list. */
 void set_forms(Engine *e, u32 rule, const u32 *forms, u32 count) {
-    u32 at = fresh(e, count);
+    u32 at = fresh_list(e, count);
     memcpy(e->lists.p + at, forms, count * sizeof *forms);
     e->chains.p[e->rules.p[rule].chain - 1].forms = at;
 }
@@ -220,6 +221,7 @@ static u32 whole_list(Engine *e, Chain c) {
 /* The opening and all that follows. */
 u32 whole_chain(Engine *e, u32 chain) {
     Chain c = e->chains.p[chain];
+    if (c.strands) return whole_braid(e, chain);
     if (c.is_list) return make_rule(e, c.rules);
     u32 ways[2], n = 0, first = chain_place(e, chain, 0);
     if (!c.closes) ways[n++] = c.marks.empty;
@@ -240,6 +242,7 @@ static u32 behind(Engine *e, u32 chain, u32 place, u32 value) {
    their own, nor behind other words where there are none. */
 int is_in_use(Engine *e, u32 rule) {
     Chain c = e->chains.p[e->rules.p[rule].chain - 1];
+    if (c.strands) return 1; /* made when first mentioned */
     u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
     if (index < c.count) return part_of(e, c, index) == OPEN;
     return c.is_list || index < c.count + strides || c.others;
@@ -250,6 +253,7 @@ u32 chain_body(Engine *e, u32 rule) {
     u32 chain = e->rules.p[rule].chain - 1;
     Chain c = e->chains.p[chain];
     u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
+    if (c.strands) return braid_body(e, rule);
     if (c.is_list) return whole_list(e, c);
     if (index < c.count) return behind(e, chain, index + 1, ask(e, c, ASK_VALUE, index));
     if (index < c.count + strides) return chain_place(e, chain, (index - c.count) * STRIDE);

@@ -144,7 +144,7 @@ static u32 words_cost(Engine *e, Node n) {
 static u32 rule_way(Engine *e, u32 rule) {
     if (!e->rules.p[rule].has_way) return rule_body(e, rule, 0);
     if (!e->rules.p[rule].way) {
-        i32 answer = e->expand(rule, 2); /* may add anything */
+        i32 answer = e->rules.p[rule].chain ? (i32)braid_way(e, rule) : e->expand(rule, 2); /* may add anything */
         if (answer < 0) fail(e, CALLBACK);
         e->rules.p[rule].way = (u32)answer + 1;
     }

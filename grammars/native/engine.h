@@ -53,16 +53,18 @@ typedef struct { u32 offset, length; } Span;          /* of the byte pool */
 /* Spans of sorted, distinct words; `after`: in `lists`, the node behind each of them, or NONE. Words
    that something follows are a prefix code. */
 typedef struct { u32 first, count, after; u8 flags; } WordTable;
-typedef struct { u32 body, entered, cost, way, chain; u8 checked, solved, has_way; } Rule; /* way: where its
-                                                        shortest text is, once asked for, + 1; chain: + 1 */
+/* way: where its shortest text is, once asked for, + 1; chain: + 1; place: of a braid, see braids.c */
+typedef struct { u32 body, entered, cost, way, chain, place; u8 checked, solved, has_way, is_hook; } Rule;
 /* Words in one order, each before a rest of its own: `words` of them, the first of their `rules`, where
    their parts, places and whether they are needed stand in `lists`, behind which word it `closes`.
    `others`: whether other words may come behind all of these. A list has no words: values, `low` to
    `high` of them, with commas between. `forms`: in `lists` too, those of the values of each word and of
-   other words, or of the values of a list; NONE where Python gives them. */
+   other words, or of the values of a list; NONE where Python gives them. A braid has several orders, its
+   `strands`, whose `ends` stand in `lists`, and its words in the `order` of their bytes. */
 typedef struct { u32 opening, empty, colon, comma, close, quote, inside; } Marks; /* as of chain.py */
 typedef struct {
     u32 rules, count, words, parts, places, needed, closes, others, is_list, low, high, forms;
+    u32 strands, ends, order;
     Marks marks;
 } Chain;
 
@@ -230,7 +232,7 @@ typedef struct Engine {
     VEC(Pass) passes;
     VEC(u64) derivatives;                             /* pairs: key, result */
     Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table,
-        record_table;
+        record_table, place_table;
 
     u32 epoch, visited;                               /* marks and counts of one closure */
     VEC(u32) search, seen;                            /* of one search for emptiness */
@@ -339,6 +341,13 @@ u32 chain_place(Engine *e, u32 chain, u32 place);
 u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);
 int is_in_use(Engine *e, u32 rule);
+
+/* braids.c */
+u32 add_braid(Engine *e, const u8 *bytes, const u32 *lengths, const u8 *needed, const u32 *ends, u32 strands,
+              u32 others, const Marks *marks);
+u32 whole_braid(Engine *e, u32 chain);
+u32 braid_body(Engine *e, u32 rule);
+u32 braid_way(Engine *e, u32 rule);
 
 /* json.c */
 int read_json(Engine *e, const u8 *text, u32 length);

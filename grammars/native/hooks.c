@@ -43,6 +43,9 @@ EXPORT void rx_rule_cost(Engine *e, u32 rule, u32 cost) {
     e->rules.p[rule].solved = SOLVED;
 }
 
+/* Say that a rule is a hook. */
+EXPORT void rx_rule_hook(Engine *e, u32 rule) { e->rules.p[rule].is_hook = 1; }
+
 /* Let the shortest text of a rule be looked for in a part of it, which `expand` gives. */
 EXPORT void rx_rule_way(Engine *e, u32 rule) { e->rules.p[rule].has_way = 1; }
 

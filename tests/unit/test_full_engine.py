@@ -51,5 +51,6 @@ def test_a_full_engine_refuses_and_does_not_fail(kib: int, first: int) -> None:
             refused += "memory" in str(error)
     assert refused
     (engine,) = made
-    count = engine._library.rx_num_rules(engine._at)
-    assert count == len(engine.nodes.rules)
+    nodes = engine.nodes
+    assert nodes.met() == len(nodes.rules)
+    assert all(nodes.rules[index] in (rule, None) for rule, index in nodes._indices.items())

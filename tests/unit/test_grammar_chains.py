@@ -74,6 +74,75 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"a": {"a": {"b": {}}}}, {"b": 3}],
         [{"a": {"a": {"b": {"b": [], "a": 1}}}}],
     ),
+    "members that two schemas declare": (
+        {
+            "allOf": [
+                {"properties": LONG, "required": ["n9"]},
+                {"properties": {"a": {}, "é": {"type": "null"}, "n3": {}, "b": FORMATS}},
+            ],
+            "type": "object",
+            "required": ["a"],
+        },
+        [
+            {"n0": 1, "a": 2, "n3": 1, "n9": 1, "é": None, "b": "x/y", "n10": 3, "other": 1},
+            {"a": 1, "é": None, "n9": 1},
+            {"n9": 1, "a": 1},
+        ],
+        [{"n9": 1}, {"a": 1}, {"a": 1, "n10": 1}, {"n9": 1, "a": 1, "é": 1}, {"n9": 1, "o": 1}],
+    ),
+    "alternatives that share members": (
+        {
+            "type": "object",
+            "properties": {"name": {}, "n": {"type": "null"}},
+            "required": ["name"],
+            "oneOf": [
+                {"properties": {"type": {"const": text}, text: KEYED}, "required": ["type"]}
+                for text in ("a", "b")
+            ],
+        },
+        [
+            {"name": 1, "type": "a", "a": {"k": "x"}, "n": None, "m": 1},
+            {"type": "b", "b": {}, "name": []},
+            {"name": 0, "n": None, "type": "b"},
+        ],
+        [
+            {"name": 1},
+            {"type": "a"},
+            {"name": 1, "type": "c"},
+            {"name": 1, "type": "a", "a": {"k": "!"}},
+            {"n": None, "name": 1, "type": "a"},
+        ],
+    ),
+    "orders that end, with values that only the grammar tells of": (
+        {
+            "allOf": [
+                {"properties": {"a": {}, "b": {"$ref": "#/$defs/x"}, "c": {"$ref": "#/$defs/no"}}},
+                {"properties": {"d": {"$ref": "#/$defs/x"}, "e": {"$ref": "#/$defs/no"}}},
+                {"properties": {"f": False, "g": {"type": "null"}}},
+                {"properties": {"a": {"type": "integer"}}},
+            ],
+            "properties": {name: {} for name in "abcdefg"},
+            "additionalProperties": False,
+            "type": "object",
+            "$defs": {
+                "x": {"minProperties": 1, "properties": {"y": {"type": "null"}}},
+                "no": {"type": "object", "minProperties": 1, "additionalProperties": False},
+            },
+        },
+        [{}, {"a": 1, "b": {"y": None}, "d": {"z": 1}, "g": None}, {"d": 1}],
+        [{"c": {}}, {"e": {"y": None}}, {"f": 1}, {"b": {}}, {"h": 1}],
+    ),
+    "orders without a member": (
+        {
+            "allOf": [{"properties": {"a": {"$ref": "#/$defs/no"}}}, {"properties": {"b": {}}}],
+            "additionalProperties": False,
+            "type": "object",
+            "properties": {"a": {}, "b": {"$ref": "#/$defs/no"}},
+            "$defs": {"no": {"type": "object", "minProperties": 1, "additionalProperties": False}},
+        },
+        [{}],
+        [{"a": {}}, {"b": {"x": 1, "y": 2}}],
+    ),
     "one text before different marks": (
         {"type": "array", "items": {"anyOf": [FORMATS, KEYED]}},
         [["ab/c", {"k": "ab/c.d"}, "a"], [{"k": "x", "y": "!"}]],
