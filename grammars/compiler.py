@@ -40,6 +40,7 @@ MOST_SHARE = 3  # times as long, with as many times the characters
 MOST_AHEAD = 0.004  # seconds for rules
 LEAST_AHEAD = 0.0012  # of what a front end has read, and the engine did not by itself: seldom plain
 ENOUGH_SECONDS = 0.007  # of a compile, with all that
+DEAR_SECONDS = 0.0025  # for what takes long each, even where a compile took more than enough
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
@@ -179,7 +180,7 @@ class GrammarCompiler:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
         following = Following(engine) if rules.close() else None
         if isinstance(engine, NativeEngine):
-            _look_ahead(engine, spec.source, start, met, begin)
+            _look_ahead(engine, spec.source, start, met, rules, begin)
         return CompiledGrammar(spec, engine, start, rules, self._max_bytes // 8, following)
 
     def _current_engine(self) -> Engine:
@@ -232,7 +233,12 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
 
 
 def _look_ahead(
-    engine: NativeEngine, source: str, start: int, met: range | int, begin: float
+    engine: NativeEngine,
+    source: str,
+    start: int,
+    met: range | int,
+    rules: RuleSet,
+    begin: float,
 ) -> None:
     """Make the first masks of a grammar whose compile began then, and expand what they lead to,
     where that may be worth it: for a small one it takes as long as the rest. Within a compile a few
@@ -242,6 +248,10 @@ def _look_ahead(
     if len(source) >= VERY_MUCH_SOURCE or taken > SOME_SECONDS:
         prepared = engine.prepare(start, FIRST_TEXTS)
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
+    if rules.dear and not isinstance(met, int):
+        left = ENOUGH_SECONDS - (time.thread_time() - begin)
+        made = engine.make_ahead(rules.dear, max(left, DEAR_SECONDS))
+        met = range(met.start, made.stop)
     seconds = 0.0 if isinstance(met, int) else LEAST_AHEAD
     if len(source) >= MUCH_SOURCE:
         share = min(len(source) / SHARE_SOURCE, MOST_SHARE)

@@ -20,7 +20,7 @@ Nodes are immutable and interned: the same construction gives the same object, s
 Build them with the functions below, which also apply the cheap identities of each operator.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import ref
@@ -218,6 +218,8 @@ class RuleSet:
         self._whole = whole
         self._rules: dict[Hashable, Rule] = {}
         self.has_hooks = False  # then a text has to be kept; known before one is begun
+        # What takes long to make, and may be asked for: about how many seconds each, dearest first.
+        self.dear: Sequence[tuple[float, Callable[[], Node]]] = ()
         self._is_closed = False
 
     def rule(

@@ -22,6 +22,7 @@ from typing import Any
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.chain import ChainRule
 from radixgen.grammars.expr import Node, RuleSet
+from radixgen.grammars.json_ahead import dear
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_blame import impossible, unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
@@ -90,6 +91,7 @@ def _compile(
     try:
         steps = checker.run()
         node = _root(document, steps, values)
+        rules.dear = dear(steps, values.value)
     except RecursionError:
         message = (
             "the schema nests too many schemas in each other; move parts to $defs, or flatten it"

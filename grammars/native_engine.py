@@ -197,6 +197,22 @@ class NativeEngine:
                 self.schemas.value(form)
             form += 1
 
+    def make_ahead(self, dear: Iterable[tuple[float, Callable[[], Node]]], seconds: float) -> range:
+        """Make nodes that a text may need, each of which takes about so many seconds, with the
+        bodies of those that are rules: as many of them as there is time for.
+
+        Returns the numbers of the rules that were met first there.
+        """
+        before, end = self.nodes.met(), time.thread_time() + seconds
+        for cost, make in dear:
+            if time.thread_time() + cost > end:
+                continue
+            with self._lock, contextlib.suppress(InvalidGrammar):
+                index = self.nodes.index_of(make())
+                if index is not None:
+                    self._expand(index)
+        return range(before, self.nodes.met())
+
     def look_ahead(self, rules: range, seconds: float) -> None:
         """Expand rules, and what they lead to, before a text gets there, for so long: of this
         thread's own time, so that it is as much on a busy machine.

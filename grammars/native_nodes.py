@@ -117,6 +117,10 @@ class NativeNodes:
             known = self._nodes[node] = self.build(node)
         return known
 
+    def index_of(self, node: Node) -> int | None:
+        """Have a node `kept`; the number of a rule that has a body of its own."""
+        return self._indices.get(node) if self.kept(node) and isinstance(node, Rule) else None
+
     # ---- rules
 
     def rule_index(self, rule: Rule) -> int:

@@ -82,6 +82,50 @@ def test_what_was_looked_ahead_at_is_not_asked_for_again(monkeypatch: pytest.Mon
     assert not asked
 
 
+CHOICES = [{"properties": {f"p{i}": {"type": "integer"}}, "required": [f"p{i}"]} for i in range(9)]
+MEMBERS = {
+    "n1": {"type": "integer", "multipleOf": 3},
+    "n11": {"type": "integer"},
+    "list": {"type": "array", "items": {"$ref": "#/$defs/one"}},
+    "deep": {"patternProperties": {"^x": {"$ref": "#"}}, "minProperties": 1},
+    "plain": {"type": "object", "properties": {"a": {}}},
+    "same": {"$ref": "#/$defs/one"},
+}
+ONE = {"anyOf": [{"type": "object", "anyOf": CHOICES}, {"required": ["a"]}]}
+DEAR = {"type": "object", "properties": MEMBERS, "$defs": {"one": ONE}}
+
+
+def test_what_takes_long_comes_first_each_once() -> None:
+    rules = RuleSet()
+    build(GrammarSpec("json_schema", json.dumps(DEAR)), rules)
+    costs = [cost for cost, _ in rules.dear]
+    assert len(costs) == 3
+    assert costs == sorted(costs, reverse=True)
+    asked = [make() for _, make in rules.dear]
+    assert [make() for _, make in rules.dear] == asked
+
+
+def test_masks_are_the_same_after_what_takes_long_was_made() -> None:
+    rules, source = RuleSet(), GrammarSpec("json_schema", json.dumps(DEAR))
+    plain, ahead = native_engine(), native_engine()
+    state = ahead.start(build(source, rules))
+    before = ahead.sizes()
+    ahead.make_ahead(rules.dear, -1.0)
+    assert ahead.sizes() == before
+    ahead.make_ahead(rules.dear, 60.0)
+    assert ahead.sizes()["nodes"] > before["nodes"]
+    assert masks(ahead, state) == masks(plain, plain.start(build(source, RuleSet())))
+
+
+def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
+    def refuse() -> Node:
+        raise InvalidGrammar("not this one")
+
+    engine, rule = native_engine(), RuleSet().rule("good", lambda: literal(b"y"), True)
+    engine.make_ahead([(0.0, refuse), (0.0, lambda: EMPTY), (0.0, lambda: rule)], 60.0)
+    assert rule._body is not None
+
+
 def test_no_time_is_no_look() -> None:
     engine = native_engine()
     _, met = engine.start_with_rules(schema_node(SCHEMA))
