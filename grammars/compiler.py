@@ -172,8 +172,7 @@ class GrammarCompiler:
         rules, begin = RuleSet(), time.thread_time()
         engine = self._current_engine()
         try:
-            plain = _start_plain(engine, spec)
-            start, met = plain or _start(engine, build(spec, rules))
+            start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         if not start:
@@ -226,10 +225,17 @@ def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, int] | None:
 
 
 def _start(engine: Engine, node: Node) -> tuple[int, range]:
-    """The first state, and the rules on the way, by their numbers, where the engine has any."""
+    """The first state, and the rules on the way, by their numbers, where the engine has any.
+
+    What the text may begin with is expanded, so that what cannot be is refused before any text.
+    """
+    met = range(0)
     if isinstance(engine, NativeEngine):
-        return engine.start_with_rules(node)
-    return engine.start(node), range(0)
+        start, met = engine.start_with_rules(node)
+    else:
+        start = engine.start(node)
+    engine.is_accepting(start)
+    return start, met
 
 
 def _look_ahead(
@@ -246,7 +252,8 @@ def _look_ahead(
     the forms of a plain schema begin, of which only those of scalars take long."""
     taken = time.thread_time() - begin
     if len(source) >= VERY_MUCH_SOURCE or taken > SOME_SECONDS:
-        prepared = engine.prepare(start, FIRST_TEXTS)
+        # What cannot be prepared is refused by the length alone: the same on every machine.
+        prepared = engine.prepare(start, FIRST_TEXTS, must=len(source) >= VERY_MUCH_SOURCE)
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
     if rules.dear and not isinstance(met, int):
         left = ENOUGH_SECONDS - (time.thread_time() - begin)

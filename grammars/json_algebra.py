@@ -34,8 +34,10 @@ from radixgen.grammars.json_terms import (
     INCLUDING,
     Term,
     TooMany,
+    fewer,
     hides_siblings,
     possible_kinds,
+    stated_as,
     terms,
 )
 from radixgen.grammars.json_texts import Texts
@@ -178,7 +180,7 @@ class Algebra:
             try:
                 found = self.join(kind, found, self.term(term, kind, False))
             except TooMany:
-                self._refuse_size(term[0], node)
+                self._refuse_size(stated_as(term), node)
         return found
 
     def _all_of(self, node: Schema, kind: str) -> Any:
@@ -203,7 +205,7 @@ class Algebra:
                 else:
                     found = self.meet(kind, found, self.term(term, kind, True))
             except TooMany:
-                self._refuse_size(term[0], part)
+                self._refuse_size(stated_as(term), part)
         return found
 
     def _included(
@@ -235,12 +237,8 @@ class Algebra:
         )
 
     def _refuse_size(self, keyword: str, node: Schema) -> None:
-        self.refuse(
-            keyword,
-            node,
-            f"its combination with what stands beside it has over {MAX_SHAPES} alternatives; "
-            f"give the alternatives distinct constants of one required property, or fewer of them",
-        )
+        why = f"its combination with what stands beside it has over {MAX_SHAPES} alternatives"
+        self.refuse(keyword, node, f"{why}; {fewer(keyword)}")
 
     # --- a schema's own keywords -------------------------------------------------------------
 

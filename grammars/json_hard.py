@@ -4,13 +4,20 @@ Most cannot be refused, whatever they are combined with. Knows keywords and term
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import admits
-from radixgen.grammars.json_terms import INCLUDING, hides_siblings, terms
+from radixgen.grammars.json_terms import (
+    DEPENDENCIES,
+    INCLUDING,
+    REFERRING,
+    hides_siblings,
+    in_place,
+    terms,
+)
 
 FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 Steps = Mapping[Schema, Sequence[Schema]]  # schemas, each with those that it leads to
@@ -20,7 +27,7 @@ Steps = Mapping[Schema, Sequence[Schema]]  # schemas, each with those that it le
 _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
-_COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas"))
+_COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", *DEPENDENCIES))
 _LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties"}
 _MORE = _COMBINING | INCLUDING
 _MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
@@ -36,6 +43,34 @@ def hard(steps: Steps) -> set[Schema]:
     """
     found = _directly(steps)
     return _reached(found, _before(steps)) if found else set()
+
+
+def leads_to(node: Schema, found: Collection[Schema]) -> bool:
+    """Whether a schema is among those found, or was made out of one of them since."""
+    return node in found or any(part in found for part in node.memo.get("parts", ()))
+
+
+def looping(steps: Steps) -> list[Schema]:
+    """Schemas that refer to themselves without a member or an item in between: of each loop one."""
+    found, done, path = [], set[Schema](), set[Schema]()
+    for start in steps:
+        if start in done or REFERRING.isdisjoint(start.value):  # each loop has a reference
+            continue
+        waiting = [(start, in_place(start))]
+        path.add(start)
+        while waiting:
+            node, inner = waiting[-1]
+            one = next(inner, None)
+            if one is None:
+                waiting.pop()
+                path.remove(node)
+                done.add(node)
+            elif one in path:
+                found.append(one)
+            elif one not in done:
+                path.add(one)
+                waiting.append((one, in_place(one)))
+    return found
 
 
 def _reached(waiting: list[Schema], steps: Steps) -> set[Schema]:

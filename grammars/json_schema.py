@@ -27,7 +27,8 @@ from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_blame import impossible, unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_hard import Steps, hard
+from radixgen.grammars.json_hard import Steps, hard, looping
+from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import goal
 from radixgen.grammars.json_values import Values
@@ -102,6 +103,9 @@ def _compile(
 
 def _root(document: Document, steps: Steps, values: Values) -> Node:
     """Refuse what has to be refused, and make the grammar of the root."""
+    for node in looping(steps):
+        for kind in KINDS:
+            values.algebra.evaluate(node, kind)  # refuses what leads back to itself there
     root, found = goal(document.root), hard(steps)
     if document.root in found:
         values.explore(root, found)

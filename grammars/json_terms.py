@@ -6,12 +6,21 @@ from typing import Any
 from radixgen.grammars.json_document import LATEST, Schema
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 
-INCLUDING = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "allOf"))  # all of it holds
+REFERRING = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+INCLUDING = REFERRING | {"allOf"}  # all of it holds
+DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
 Term = tuple[Any, ...]  # the keyword, then its parts
 
 
 class TooMany(Exception):
     """A union of shapes grew beyond its limit."""
+
+
+def fewer(keyword: str) -> str:
+    """What to do where a keyword has too many alternatives."""
+    if keyword in DEPENDENCIES:
+        return "let fewer names depend on others, as each doubles the alternatives"
+    return "give the alternatives distinct constants of one required property, or fewer of them"
 
 
 def hides_siblings(node: Schema) -> bool:
@@ -25,6 +34,24 @@ def terms(node: Schema) -> list[Term]:
     if found is None:
         found = node.memo["terms"] = list(_terms(node))
     return found
+
+
+def stated_as(term: Term) -> str:
+    """The keyword of a term, as the schema states it."""
+    if term[0] != "dependencies":
+        return "if" if term[0] == "looks" else str(term[0])
+    _, node, name, _ = term
+    return next(k for k in DEPENDENCIES if name in node.value.get(k, ()))
+
+
+def in_place(node: Schema) -> Iterator[Schema]:
+    """The schemas that a schema applies to its own values, by whatever keyword."""
+    for keyword, *parts in terms(node):
+        for part in parts[2:] if keyword == "dependencies" else parts:
+            if isinstance(part, Schema):
+                yield part
+            elif keyword != "dependencies":  # whose lists are of names
+                yield from part
 
 
 def possible_kinds(node: Schema) -> Collection[str]:
@@ -74,7 +101,7 @@ def _terms(node: Schema) -> Iterator[Term]:
         then = node.child("then") if "then" in value else document.true
         other = node.child("else") if "else" in value else document.true
         yield ("if", node.child("if"), then, other)
-    for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+    for keyword in DEPENDENCIES:
         for name, then in value.get(keyword, {}).items():
             stated = [then] if isinstance(then, str) else then
             yield ("dependencies", node, name, _dependent(node, keyword, name, stated))

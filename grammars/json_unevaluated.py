@@ -248,4 +248,6 @@ def _or_matching(seen: Seen, left: Schema) -> Schema:
     if not seen.matching:
         return left
     parts = [*seen.matching, left]
-    return left.document.composed({"anyOf": [part.value for part in parts]}, left)
+    made = left.document.composed({"anyOf": [part.value for part in parts]}, left)
+    made.memo["parts"] = parts  # for who knows of these only what they lead to
+    return made

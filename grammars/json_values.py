@@ -15,6 +15,7 @@ from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_hard import leads_to
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 from radixgen.grammars.json_layout import (
     ANY_STRING,
@@ -142,13 +143,19 @@ class Values:
         while waiting:
             wanted = waiting.pop()
             if len(seen) > MAX_EXPLORED:
+                self._expect_unique(hard)
                 return
             for kind in ("object", "array"):
                 for shape in self.algebra.goal_set(wanted, kind) if wanted else ():
                     for inner in self._container(shape, wanted)[0].goals():
-                        if inner not in seen and any(node in hard for node, _ in inner):
+                        if inner not in seen and any(leads_to(node, hard) for node, _ in inner):
                             seen.add(inner)
                             waiting.append(inner)
+
+    def _expect_unique(self, hard: Collection[Schema]) -> None:
+        """Have texts kept: an array that was not looked at may have to tell its items apart."""
+        if any(node.get("uniqueItems") is True for node in hard):
+            self.rules.expect_hooks()
 
     def _numbers(self, numbers: Numbers) -> list[Node]:
         if len(numbers.points) <= TRIE_FROM:

@@ -236,16 +236,17 @@ class NativeEngine:
                 heappush(hardest, (before - now, found))
             first.extend(met)
 
-    def prepare(self, state: int, texts: Iterable[bytes]) -> range:
+    def prepare(self, state: int, texts: Iterable[bytes], must: bool = False) -> range:
         """Make the masks of the states behind some texts, where they are allowed.
 
         Returns the numbers of the rules that were met first there. What cannot be made is left to
-        the text that gets there.
+        the text that gets there, unless it `must` be, and the shortest text found: then that raises
+        InvalidGrammar.
         """
         before = self.nodes.met()
         mask = np.zeros((1, self.vocabulary.num_words), np.int32)
         for text in texts:
-            with contextlib.suppress(InvalidGrammar):
+            with contextlib.suppress(*(() if must else (InvalidGrammar,))):
                 after = self.after_bytes(state, text)
                 if after:
                     self.fill_row(after, mask, 0)
