@@ -225,17 +225,10 @@ def _start_plain(engine: Engine, spec: GrammarSpec) -> tuple[int, int] | None:
 
 
 def _start(engine: Engine, node: Node) -> tuple[int, range]:
-    """The first state, and the rules on the way, by their numbers, where the engine has any.
-
-    What the text may begin with is expanded, so that what cannot be is refused before any text.
-    """
-    met = range(0)
+    """The first state, and the rules on the way, by their numbers, where the engine has any."""
     if isinstance(engine, NativeEngine):
-        start, met = engine.start_with_rules(node)
-    else:
-        start = engine.start(node)
-    engine.is_accepting(start)
-    return start, met
+        return engine.start_with_rules(node)
+    return engine.start(node), range(0)
 
 
 def _look_ahead(

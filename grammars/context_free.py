@@ -28,6 +28,7 @@ MAX_NESTING = 64  # groups within groups
 MAX_RULES = 20_000
 MAX_PARTS = 100_000  # of one sequence or choice, once flattened
 MAX_REPEAT = 1_000_000
+MAX_LEAST = 1 << 18  # of what has to be repeated: a longer text takes more memory than one may
 
 
 class Rules:
@@ -202,4 +203,6 @@ def bounded_repeat(item: Node, low: int, high: int | None, where: str) -> Node:
         raise InvalidGrammar(f"a repeat from {low} to {high} runs backwards", where)
     if max(low, high or 0) > MAX_REPEAT:
         raise InvalidGrammar(f"a repeat of {max(low, high or 0)}, at most {MAX_REPEAT}", where)
+    if low > MAX_LEAST:
+        raise InvalidGrammar(f"{low} repeats have to come, at most {MAX_LEAST} may", where)
     return repeat(item, low, high)

@@ -101,16 +101,17 @@ class ArrayRules:
             tail = concat(repeat(rest, low, high), close)
         if not size:
             tail = concat(self._context.value(shape.rest), tail)
+        before: list[Node] = []  # what stands before the tail, from its end on; joined once
         for index in range(size - 1, -1, -1):
-            item = self._context.value(shape.prefix[index])
-            tail = concat(item, tail)
+            before.append(self._context.value(shape.prefix[index]))
             if index == 0:
                 break
-            tail = concat(comma, tail)
+            before.append(comma)
             if shape.high is not None and index >= shape.high:
-                tail = EMPTY
+                before, tail = [], EMPTY
             if index >= shape.low:
-                tail = union(close, tail)
+                before, tail = [], union(close, concat(*reversed(before), tail))
+        tail = concat(*reversed(before), tail)
         if shape.high == 0:
             tail = EMPTY
         return union(literal(b"]"), tail) if shape.low == 0 else tail

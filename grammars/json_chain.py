@@ -73,7 +73,8 @@ class MemberChain:
         self._afters: dict[int, Rule] = {}
         self._parts: dict[int, Node] = {}
         self.words = all_spelled(names)
-        self.needed = [name in needed for name in names]
+        sought = frozenset(needed)
+        self.needed = [name in sought for name in names]
         self._last = len(names) - 1 - self.needed[::-1].index(True) if True in self.needed else -1
         self.marks = member_marks(context.layout)
 

@@ -18,6 +18,8 @@ from radixgen.grammars.regex import parse
 
 MAX_SCHEMAS = 100_000
 MAX_COUNT = 10**9  # of characters, items or members
+MAX_LEAST = 1 << 16  # that have to be there: a longer text takes more memory than one may
+MAX_OPTIONAL = 1 << 14  # names in a row that may be left out: each is a way on from one place
 _FEW_DIGITS = 10**18  # whole numbers below have far less than MAX_DIGITS
 MAX_DIGITS = 80  # of a divisor or a bound, each of which is a level of the grammar
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
@@ -130,12 +132,14 @@ class Checker:
 
     def _count(self, node: Schema, keyword: str) -> None:
         value = node.value[keyword]
-        if type(value) is int and 0 <= value <= MAX_COUNT:
+        if type(value) is int and 0 <= value <= MAX_LEAST:
             return
         if not _is_number(value) or value < 0 or value != int(value):
             self._wrong(node, keyword, "a whole number from 0 up")
-        if value > MAX_COUNT and keyword.startswith("min"):
-            self._wrong(node, keyword, f"at most {MAX_COUNT}, which no text reaches")
+        if value > MAX_LEAST and keyword.startswith("min"):
+            self._wrong(
+                node, keyword, f"at most {MAX_LEAST}, as a longer text takes too much memory"
+            )
         if value > MAX_COUNT:
             self._foreign(node, keyword, f"a bound over {MAX_COUNT} is none to any text")
 
@@ -229,6 +233,22 @@ class Checker:
         for name, inner in value.items():
             if not _is_leaf(inner):
                 waiting.append(at(inner, node, f"/{keyword}", name))
+
+    def _properties(self, node: Schema, keyword: str) -> None:
+        self._named(node, keyword)
+        if len(node.value[keyword]) <= MAX_OPTIONAL:
+            return
+        stated: Any = node.value.get("required")
+        required, run, most = frozenset(stated if _are_names(stated) else ()), 0, 0
+        for name in node.value[keyword]:
+            run = 0 if name in required else run + 1
+            most = max(most, run)
+        if most > MAX_OPTIONAL:
+            why = f"{most} names in a row may be left out, at most {MAX_OPTIONAL} can be kept apart"
+            self._refuse(
+                keyword, node, f"{why}; require some, or describe them by patternProperties"
+            )
+            self._leave_out(node, keyword)
 
     def _patterned(self, node: Schema, keyword: str) -> None:
         self._named(node, keyword)
@@ -338,7 +358,7 @@ _CHECKS: dict[str, Callable[[Checker, Schema, str], None] | None] = {
     "maximum": Checker._number,
     "exclusiveMinimum": Checker._number,
     "exclusiveMaximum": Checker._number,
-    "properties": Checker._named,
+    "properties": Checker._properties,
     "patternProperties": Checker._patterned,
     "dependentSchemas": Checker._named,
     "dependentRequired": Checker._needed_names,

@@ -103,9 +103,9 @@ def _compile(
 
 def _root(document: Document, steps: Steps, values: Values) -> Node:
     """Refuse what has to be refused, and make the grammar of the root."""
-    for node in looping(steps):
+    for looped in looping(steps):
         for kind in KINDS:
-            values.algebra.evaluate(node, kind)  # refuses what leads back to itself there
+            values.algebra.evaluate(looped, kind)  # refuses what leads back to itself there
     root, found = goal(document.root), hard(steps)
     if document.root in found:
         values.explore(root, found)

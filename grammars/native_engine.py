@@ -240,8 +240,7 @@ class NativeEngine:
         """Make the masks of the states behind some texts, where they are allowed.
 
         Returns the numbers of the rules that were met first there. What cannot be made is left to
-        the text that gets there, unless it `must` be, and the shortest text found: then that raises
-        InvalidGrammar.
+        the text that gets there, unless it `must` be: then that raises InvalidGrammar.
         """
         before = self.nodes.met()
         mask = np.zeros((1, self.vocabulary.num_words), np.int32)

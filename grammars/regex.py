@@ -27,9 +27,10 @@ from typing import Literal as Choice
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.anchors import resolve
 from radixgen.grammars.context_free import check_options
+from radixgen.grammars.derivative import facts
 from radixgen.grammars.encode import utf8
 from radixgen.grammars.expr import Expr, Node, RuleSet
-from radixgen.grammars.regex_parser import parse_tree
+from radixgen.grammars.regex_parser import MAX_LEAST, parse_tree
 from radixgen.grammars.regex_symbols import Flags
 from radixgen.types import OptionValue
 
@@ -54,7 +55,14 @@ def compile_regex(source: str, options: Mapping[str, OptionValue], rules: RuleSe
     for name, choices in allowed.items():
         if values[name] not in choices:
             raise InvalidGrammar(f"option {name}={values[name]!r} is none of {choices}")
-    return utf8(parse(source, **values))  # type: ignore[arg-type]  # checked above
+    node = utf8(parse(source, **values))  # type: ignore[arg-type]  # checked above
+    least = facts(node).least
+    if least > MAX_LEAST:
+        raise InvalidGrammar(
+            f"all texts have {least} bytes or more, at most {MAX_LEAST} can be followed; lower the "
+            f"counts of its repeats"
+        )
+    return node
 
 
 def parse(

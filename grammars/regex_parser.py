@@ -13,6 +13,7 @@ from radixgen.grammars.regex_tree import Anchor, Look, Part, choices, loop, sequ
 MAX_NESTING = 64  # groups within groups
 MAX_PATTERN = 200_000  # characters of a pattern
 MAX_REPEAT = 1_000_000  # the largest count in braces
+MAX_LEAST = 1 << 18  # of what has to be repeated: a longer text takes more memory than one may
 
 _SYNTAX = frozenset("\\[](){}*+?|^$.")
 
@@ -120,6 +121,8 @@ class _Parser:
             raise source.error(f"a repeat from {low} to {high} runs backwards", start)
         if max(low, high or 0) > MAX_REPEAT:
             raise source.error(f"a repeat of {max(low, high or 0)}, at most {MAX_REPEAT}", start)
+        if low > MAX_LEAST:
+            raise source.error(f"{low} repeats have to come, at most {MAX_LEAST} may", start)
         if isinstance(group.items[-1], Look):
             raise refused(source, "a repeat of a look-ahead", start)
         group.items[-1] = loop(group.items[-1], low, high)

@@ -11,6 +11,7 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, Stack, State, Tail, all_bytes, members
 from radixgen.grammars.derivative import derivative, facts, lowest_bit, partition
 from radixgen.grammars.expr import (
+    ALL_BYTES,
     EMPTY,
     And,
     Bytes,
@@ -41,6 +42,7 @@ class Shortest:
         self._spelled = {i: t for t, i in self._first.items()}
         self._longest = vocabulary.max_length
         self._usable = sum({1 << byte for token in self._first for byte in token})
+        self._is_any_usable = self._usable == ALL_BYTES
         self._rules: dict[Rule, int] = {}
         self._regular: dict[Expr, int] = {}
         self._stacks: dict[Stack, int] = {automaton.end: 0}
@@ -125,7 +127,8 @@ class Shortest:
             case Rule():
                 return self._rules[node]
             case Literal():
-                return len(node.value) if all(self._usable >> b & 1 for b in node.value) else NEVER
+                is_usable = self._is_any_usable or all(self._usable >> b & 1 for b in node.value)
+                return len(node.value) if is_usable else NEVER
             case Bytes():
                 return 1 if node.mask & self._usable else NEVER
             case Union():

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LONG = 256 }; /* words of a long chain */
+
 /* What a chain of known forms says of itself: each of its words has a value. */
 static u32 tell(Engine *e, const Chain *c, u32 what, u32 index) {
     if (what == ASK_OPEN) return 0x5555;
@@ -258,4 +260,41 @@ u32 chain_body(Engine *e, u32 rule) {
     if (index < c.count) return behind(e, chain, index + 1, ask(e, c, ASK_VALUE, index));
     if (index < c.count + strides) return chain_place(e, chain, (index - c.count) * STRIDE);
     return behind(e, chain, c.count, ask(e, c, ASK_OTHER, 0));
+}
+
+/* ---- long chains ------------------------------------------------------------------------------ */
+
+/* The rules of the words from the nearest to the last that is needed: any text passes these. */
+static void words_from_end(Engine *e, Chain c, u32 place, int (*wanted)(const Engine *, u32),
+                           u32 (*visit)(Engine *, u32)) {
+    while (place < c.closes && !is_in_use(e, c.rules + place)) place++;
+    if (place == c.closes || !wanted(e, c.rules + place)) return;
+    for (u32 i = c.closes; i-- > place;) {
+        spend(e, 1);
+        if (is_in_use(e, c.rules + i)) visit(e, c.rules + i);
+    }
+}
+
+/* The rules of the strides behind a place, up to a word that is needed. */
+static void strides_from_end(Engine *e, Chain c, u32 place, int (*wanted)(const Engine *, u32),
+                             u32 (*visit)(Engine *, u32)) {
+    u32 rules = c.rules + c.count, last = place, next;
+    while ((next = next_stride(e, c, last)) != NONE && next < c.count) {
+        if (last == place && !wanted(e, rules + next / STRIDE)) return;
+        last = next;
+    }
+    for (; last > place; last -= STRIDE) {
+        spend(e, 1);
+        visit(e, rules + last / STRIDE);
+    }
+}
+
+/* Visit the rules that a rule of a long chain leads to, those at its end first, so that none is visited
+   within the one before it; unless the nearest is not wanted, as then the others are not either. */
+void from_end(Engine *e, u32 rule, int (*wanted)(const Engine *, u32), u32 (*visit)(Engine *, u32)) {
+    Chain c = e->chains.p[e->rules.p[rule].chain - 1];
+    u32 index = rule - c.rules, strides = c.count / STRIDE + 1;
+    if (c.strands || c.is_list || c.count < LONG || index >= c.count + strides) return;
+    words_from_end(e, c, index < c.count ? index + 1 : (index - c.count) * STRIDE, wanted, visit);
+    if (index >= c.count) strides_from_end(e, c, (index - c.count) * STRIDE, wanted, visit);
 }

@@ -29,6 +29,7 @@ static Mask usable_of(const Engine *e, const Mask *mask) {
 }
 
 static int is_usable(const Engine *e, const u8 *bytes, u32 length) {
+    if (mask_size(&e->trie.usable) == 256) return 1;
     for (u32 i = 0; i < length; i++)
         if (!has(&e->trie.usable, bytes[i])) return 0;
     return 1;
@@ -99,7 +100,9 @@ static u32 floor_cost(const Engine *e, u32 node) {
     switch (n.kind) {
     case K_SET: return 1;
     case K_LIT: return n.b;
-    case K_RULE: return e->rules.p[n.a].solved == SOLVED ? e->rules.p[n.a].cost : 0;
+    case K_RULE:
+        if (e->rules.p[n.a].solved == SOLVED) return e->rules.p[n.a].cost;
+        return e->rules.p[n.a].chain ? 1 : 0; /* a mark or a word comes first */
     case K_CAT:
         for (; e->nodes.p[node].kind == K_CAT; node = e->nodes.p[node].b)
             sum = add(sum, floor_cost(e, e->nodes.p[node].a));
@@ -151,8 +154,11 @@ static u32 rule_way(Engine *e, u32 rule) {
     return e->rules.p[rule].way - 1;
 }
 
+static int is_unsolved(const Engine *e, u32 rule) { return e->rules.p[rule].solved == UNSOLVED; }
+
 static u32 open_rule(Engine *e, u32 rule) {
-    if (e->rules.p[rule].solved == UNSOLVED) {
+    if (is_unsolved(e, rule) && e->rules.p[rule].chain) from_end(e, rule, is_unsolved, open_rule);
+    if (is_unsolved(e, rule)) {
         e->rules.p[rule].solved = OPEN;
         e->rules.p[rule].cost = NEVER;
         PUSH(e, e->open_rules, rule);
@@ -177,10 +183,21 @@ static u32 compute_cost(Engine *e, u32 node, Node n) {
     case K_WORDS: return words_cost(e, n);
     case K_RULE: return open_rule(e, n.a);
     case K_CAT:
-        for (; e->nodes.p[node].kind == K_CAT; node = e->nodes.p[node].b)
-            sum = add(sum, cost_now(e, e->nodes.p[node].a));
+        do sum = add(sum, cost_now(e, e->nodes.p[node].a));
+        while (node = e->nodes.p[node].b, e->nodes.p[node].kind == K_CAT && !e->nodes.p[node].cost);
         return add(sum, cost_now(e, node));
     default: return opaque_cost(e, node);
+    }
+}
+
+/* Keep the cost of a node, once it is right for good, and with it the costs of what is left of it behind
+   each of its parts: they are asked for one after the other. */
+static void keep_cost(Engine *e, u32 node, u32 cost) {
+    e->nodes.p[node].cost = cost + 1;
+    for (Node n = e->nodes.p[node]; cost < NEVER && n.kind == K_CAT; n = e->nodes.p[n.b]) {
+        if (e->nodes.p[n.b].cost) return;
+        cost -= cost_now(e, n.a);
+        e->nodes.p[n.b].cost = cost + 1;
     }
 }
 
@@ -191,7 +208,7 @@ static u32 cost_now(Engine *e, u32 node) {
     spend(e, 1);
     u32 cost = compute_cost(e, node, n);
     e->depth--;
-    if (!(n.flags & F_RULES)) e->nodes.p[node].cost = cost + 1;
+    if (!(n.flags & F_RULES)) keep_cost(e, node, cost);
     return cost;
 }
 
@@ -213,9 +230,12 @@ u32 node_cost(Engine *e, u32 node) {
     if (!(e->nodes.p[node].flags & F_RULES)) return cost_now(e, node);
     while (e->open_rules.n) /* left by a search that failed */
         e->rules.p[e->open_rules.p[--e->open_rules.n]].solved = UNSOLVED;
+    if (e->nodes.p[node].cost) return e->nodes.p[node].cost - 1;
     cost_now(e, node);
     settle(e);
-    return cost_now(e, node);
+    u32 cost = cost_now(e, node);
+    if (!e->open_rules.n) keep_cost(e, node, cost);
+    return cost;
 }
 
 /* ---- costs of stacks and states ----------------------------------------------------------------- */

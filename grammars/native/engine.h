@@ -340,6 +340,7 @@ void set_forms(Engine *e, u32 rule, const u32 *forms, u32 count);
 u32 chain_place(Engine *e, u32 chain, u32 place);
 u32 whole_chain(Engine *e, u32 chain);
 u32 chain_body(Engine *e, u32 rule);
+void from_end(Engine *e, u32 rule, int (*wanted)(const Engine *, u32), u32 (*visit)(Engine *, u32));
 int is_in_use(Engine *e, u32 rule);
 
 /* braids.c */

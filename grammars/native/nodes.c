@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW = 32 };
+enum { FEW = 32, LONG = 64 }; /* parts; bytes of a literal */
 
 static u32 hash_bytes(const u8 *p, u32 n) {
     u32 h = n;
@@ -34,7 +34,8 @@ static u32 hash_node(const Engine *e, const Node *n, const u32 *list) {
 static int same_node(const Engine *e, const Node *x, const Node *y, const u32 *list) {
     if (x->kind != y->kind) return 0;
     switch (x->kind) {
-    case K_LIT: return x->b == y->b && !memcmp(e->pool.p + x->a, e->pool.p + y->a, x->b);
+    case K_LIT:
+        return x->b == y->b && (x->a == y->a || !memcmp(e->pool.p + x->a, e->pool.p + y->a, x->b));
     case K_ALT:
     case K_AND: return x->b == y->b && !memcmp(e->lists.p + x->a, list, x->b * sizeof *list);
     default: return x->a == y->a && x->b == y->b && x->c == y->c && x->d == y->d;
@@ -102,9 +103,16 @@ u32 make_literal(Engine *e, const u8 *bytes, u32 length) {
     return node;
 }
 
+/* A long one is known by where it lies: to read it all for each byte of a text takes long. Its cost is
+   known with that of the whole. */
 u32 literal_tail(Engine *e, u32 node) {
     Node n = e->nodes.p[node];
-    return literal_at(e, n.a + 1, n.b - 1);
+    if (n.b <= LONG) return literal_at(e, n.a + 1, n.b - 1);
+    Node tail = {.kind = K_LIT, .a = n.a + 1, .b = n.b - 1};
+    u32 hash = mix(mix(tail.a, 0x3C6EF3u), tail.b), found = find_node(e, &tail, NULL, hash);
+    if (found == NONE) found = add_node(e, tail, hash);
+    if (n.cost && n.cost <= NEVER) e->nodes.p[found].cost = n.cost - 1;
+    return found;
 }
 
 static u8 flags_of(const Engine *e, u32 node) { return e->nodes.p[node].flags; }
@@ -311,25 +319,28 @@ u32 make_and(Engine *e, u32 *given, u32 count) {
 
 /* ---- many words: a range of a sorted table that share their first `depth` bytes ----------- */
 
-/* `after`: the nodes that follow the words, NULL where nothing does. */
+/* `after`: the nodes that follow the words, NULL where nothing does. A word that the empty language
+   follows is none: no text may begin with it. */
 u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count, const u32 *after) {
-    u32 table = e->tables.n, first = e->words.n, list = after ? e->lists.n : NONE;
+    u32 table = e->tables.n, first = e->words.n, list = after ? e->lists.n : NONE, kept = 0;
     u8 flags = 0;
     RESERVE(e, e->lists, after ? count : 0);
-    for (u32 i = 0; after && i < count; i++) {
-        flags |= flags_of(e, after[i]) & (F_BOOL | F_RULES);
-        e->lists.p[e->lists.n++] = after[i];
-    }
     RESERVE(e, e->words, count);
-    for (u32 i = 0; i < count; i++) {
+    for (u32 i = 0; i < count; bytes += lengths[i++]) {
+        if (after && after[i] == EMPTY) continue;
+        if (after) {
+            flags |= flags_of(e, after[i]) & (F_BOOL | F_RULES);
+            e->lists.p[e->lists.n++] = after[i];
+        }
         RESERVE(e, e->pool, lengths[i]);
         memcpy(e->pool.p + e->pool.n, bytes, lengths[i]);
         e->words.p[e->words.n++] = (Span){e->pool.n, lengths[i]};
         e->pool.n += lengths[i];
-        bytes += lengths[i];
+        kept++;
     }
-    PUSH(e, e->tables, ((WordTable){first, count, list, flags}));
-    return make_words(e, table, 0, count, 0);
+    if (!kept) return EMPTY;
+    PUSH(e, e->tables, ((WordTable){first, kept, list, flags}));
+    return make_words(e, table, 0, kept, 0);
 }
 
 u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth) {

@@ -71,7 +71,7 @@ static int is_plain_scalar(const Reader *r, u32 schema, u32 types) {
         if (before && (before != about || about == FORMAT)) return 0;
     }
     u32 others = types & ~(u32)(about == BOUNDS ? T_NUMBER | T_INTEGER : T_STRING);
-    return others || (low <= high && least <= most);
+    return low <= MAX_LEAST && (others || (low <= high && least <= most));
 }
 
 static void append(Engine *e, const u8 *bytes, u32 length) {

@@ -246,7 +246,7 @@ static int read_object(Reader *r, const Said *s, Draft d, u32 form) {
 static int read_array(Reader *r, const Said *s, Draft d, u32 form) {
     d.items = s->said[ITEMS];
     if (!read_count(r, s->said[LOW], 0, &d.low) || !read_count(r, s->said[HIGH], NONE, &d.high)) return 0;
-    if (d.low > d.high || (s->said[UNIQUE] && piece_at(r, s->said[UNIQUE]).kind != P_FALSE)) return 0;
+    if (d.low > d.high || d.low > MAX_LEAST || (s->said[UNIQUE] && piece_at(r, s->said[UNIQUE]).kind != P_FALSE)) return 0;
     if (d.items && form_of(r, d.items) == NONE) return 0;
     *draft_of(r, form) = d;
     return 1;

@@ -5,7 +5,7 @@
 #include "engine.h"
 #include <string.h>
 
-enum { MAX_FORMS = 20000, MAX_NAMES = 512 };
+enum { MAX_FORMS = 20000, MAX_NAMES = 512, MAX_LEAST = 1 << 16 };
 enum { T_OBJECT = 1, T_ARRAY = 2, T_STRING = 4, T_NUMBER = 8, T_INTEGER = 16, T_BOOLEAN = 32, T_NULL = 64,
        T_ALL = 127 };
 

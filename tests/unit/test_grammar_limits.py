@@ -7,10 +7,15 @@ import pytest
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.compiler import GrammarCompiler
+from radixgen.grammars.engine import make_engine
+from radixgen.grammars.json_check import MAX_OPTIONAL
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
+from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
+COMPACT = (("whitespace", "compact"),)
+INTEGER = {"type": "integer"}
 BYTES = Vocabulary.from_tokens([*(bytes([byte]) for byte in range(256)), None], [256])
 
 
@@ -87,3 +92,103 @@ def test_items_that_differ_are_known_of_before_a_text_wherever_they_stand() -> N
     schema = {"contains": {"type": "integer"}, "unevaluatedItems": {"uniqueItems": True}}
     assert follow(schema, '["a",1,["x","y"]]').is_accepting()
     assert not follow(schema, '["a",["x"').accept_bytes(b',"x"')
+
+
+def test_as_many_names_as_can_be_kept_apart_may_be_left_out() -> None:
+    def members(number: int) -> dict[str, Any]:
+        return {f"{'abcdefgh'[i % 8]}{i}": {"type": "null"} for i in range(number)}
+
+    follow({"type": "object", "properties": members(MAX_OPTIONAL)}, '{"')
+    many = members(MAX_OPTIONAL + 1)
+    with pytest.raises(InvalidGrammar, match=r"16385 names in a row .* \(at #/items/properties\)"):
+        matcher({"items": {"properties": many}})
+    matcher({"type": "object", "properties": many, "required": ["d2003"]})
+
+
+LONG: list[tuple[Any, str]] = [
+    ({"const": {f"k{i}": i for i in range(5000)}}, '{"k0":0,"k1":1,'),
+    ({"const": [*range(5000)]}, "[0,1,"),
+    ({"enum": [[[*range(3000)]], None]}, "[[0,1,"),
+    ({"type": "object", "required": [f"k{i}" for i in range(12_000)]}, '{"k0":[1],"k1":{},'),
+]
+
+
+@pytest.mark.parametrize(("schema", "begun"), LONG)
+def test_what_has_thousands_of_parts_is_followed(schema: Any, begun: str) -> None:
+    if "required" in schema:
+        schema = {**schema, "properties": dict.fromkeys(schema["required"], True)}
+    found = follow(schema, begun)
+    assert found.shortest_completion() > 5000
+    assert found.error is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (("json_schema", '{"items":{"minLength":65537}}'), r"minLength is at most 65536.*#/items/"),
+        (("json_schema", '{"type":["string","null"],"minLength":65537}'), "minLength is at most"),
+        (("json_schema", '{"type":"array","minItems":65537}'), "minItems is at most 65536"),
+        (("json_schema", '{"pattern":"^a{300000}"}'), r"pattern .* 262144 .*\(at #/pattern\)"),
+        (("regex", "a{300000}"), "300000 repeats have to come, at most 262144 may, at character 1"),
+        (("regex", "(a{1000}){1000}"), "all texts have 1000000 bytes or more, at most 262144"),
+        (("lark", 'start: "a"~300000'), "300000 repeats have to come"),
+        (("gbnf", 'root ::= "a"{300000,}'), "300000 repeats have to come"),
+    ],
+)
+def test_a_text_that_is_too_long_to_be_followed_is_refused(
+    spec: tuple[Any, str], message: str
+) -> None:
+    with pytest.raises(InvalidGrammar, match=message):
+        GrammarCompiler(BYTES).compile(GrammarSpec(*spec))
+
+
+@pytest.mark.parametrize("factory", [make_engine, PythonEngine])
+def test_a_long_text_that_is_forced_is_spelled(factory: Any) -> None:
+    text = "".join(chr(97 + i * i % 26) for i in range(3000))
+    tokens = [b"ab", b"jaqj", b"zz", *(bytes([byte]) for byte in range(97, 123)), b'"', None]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    compiler = GrammarCompiler(vocabulary, engine_factory=factory)
+    found = compiler.compile(GrammarSpec("json_schema", json.dumps({"const": text}))).matcher()
+    spelled = [tokens[token] or b"" for token in found.shortest_tokens()]
+    assert b"".join(spelled) == json.dumps(text).encode()
+    assert len(spelled) == found.shortest_completion() == fewest(json.dumps(text).encode(), tokens)
+
+
+def fewest(text: bytes, tokens: list[bytes | None]) -> int:
+    """How many tokens spell a text, at least."""
+    found = [0]
+    for end in range(1, len(text) + 1):
+        fits = (len(t) for t in tokens if t and text.endswith(t, 0, end))
+        found.append(1 + min(found[end - size] for size in fits))
+    return found[-1]
+
+
+ENDS: list[Any] = [
+    {"properties": {"a": {}, "b": {}}, "maxProperties": 2, "required": ["e", "g"]},
+    {"maxProperties": 2, "properties": dict.fromkeys("abcdefgh", INTEGER), "required": ["h", "c"]},
+    {
+        "maxProperties": 3,
+        "properties": {**dict.fromkeys("abcd", INTEGER), "e": {"required": ["e"], "$ref": "#"}},
+        "required": ["x", "y", "z"],
+    },
+]
+
+
+@pytest.mark.parametrize("schema", ENDS)
+def test_no_word_is_begun_that_nothing_may_follow(schema: Any) -> None:
+    """All texts of one or two members, as both engines see them: their masks are the same, and what
+    they allow can be completed."""
+    spec = GrammarSpec("json_schema", json.dumps({"type": "object", **schema}), COMPACT)
+    native, plain = (
+        GrammarCompiler(BYTES, engine_factory=factory).compile(spec).matcher()
+        for factory in (make_engine, PythonEngine)
+    )
+    ours, theirs = allocate_bitmask(1, BYTES.size), allocate_bitmask(1, BYTES.size)
+    for text in ("{", '{"', *(f'{{"{a}":1{rest}' for a in "abcexyz" for rest in ("", ',"', ',"c'))):
+        behind, other = native.fork(), plain.fork()
+        assert behind.accept_bytes(text.encode()) == other.accept_bytes(text.encode()), text
+        behind.fill_bitmask(ours, 0)
+        other.fill_bitmask(theirs, 0)
+        assert (ours == theirs).all(), text
+        assert behind.shortest_completion() == other.shortest_completion()
+        assert behind.error is None
