@@ -346,11 +346,13 @@ def arrays(node: Schema) -> ArrayShape | None:
     value = node.value
     if not _ARRAY.intersection(value):
         return ANY_ARRAY
-    rest, high = node.rest_items(), value.get("maxItems")
+    rest, low, high = node.rest_items(), whole(value.get("minItems", 0)), value.get("maxItems")
+    if high is not None and low > high:
+        return None
     return ArrayShape(
         tuple(goal(sub) for sub in node.prefix_items()),
         ANYTHING if rest is None else goal(rest),
-        whole(value.get("minItems", 0)),
+        low,
         None if high is None else whole(high),
         tuple(_counts(node)),
         node if value.get("uniqueItems") is True else None,

@@ -69,6 +69,10 @@ class Differing:
             return "with minItems over 1 it needs strings, or items from a list; give them an enum"
         if shape.counts:
             return "beside contains it needs items from a list; give them an enum"
+        if shape.low > MAX_ITEMS:
+            return (
+                f"over {MAX_ITEMS} items are not told apart; lower minItems, or give them an enum"
+            )
         if self.most >= self._wanted:
             return None
         return "the items may run out of different values; give them an enum, or a lower maxItems"

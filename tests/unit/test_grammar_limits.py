@@ -192,3 +192,12 @@ def test_no_word_is_begun_that_nothing_may_follow(schema: Any) -> None:
         assert (ours == theirs).all(), text
         assert behind.shortest_completion() == other.shortest_completion()
         assert behind.error is None
+
+
+def test_no_array_is_begun_that_may_not_end() -> None:
+    bounds = {"uniqueItems": True, "minItems": 3, "maxItems": 2}
+    assert not matcher(bounds).accept_bytes(b"[")
+    assert matcher(bounds).accept_bytes(b"{")
+    many = {"items": {"items": {"type": "string"}, "uniqueItems": True, "minItems": 257}}
+    with pytest.raises(InvalidGrammar, match=r"over 256 items .* lower minItems.*#/items/unique"):
+        matcher(many)
