@@ -27,8 +27,8 @@ MAX_DEPTH = 3  # of schemas combined within each other
 _OF_PARTS = {"enum": 1.0, "properties": 4.0, "pattern": 5.0, "dependencies": 100.0}
 _IN_ALL = {
     **dict.fromkeys(("patternProperties", "not", "if", "uniqueItems", "multipleOf"), 200.0),
-    **dict.fromkeys(("additionalProperties", "propertyNames", "minProperties"), 100.0),
-    "contains": 200.0,
+    **dict.fromkeys(("contains", "minProperties", "maxProperties"), 200.0),
+    **dict.fromkeys(("additionalProperties", "propertyNames"), 100.0),
 }
 _LISTS = (str, list, dict)
 

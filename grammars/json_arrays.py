@@ -147,11 +147,25 @@ class ArrayRules:
     def _next(self, now: Progress) -> Node:
         """One more item, and what follows."""
         key = ("item", self._context, self._shape, now)
-        return self._context.rules.rule(key, lambda: self._item(now))
+        return self._context.rules.rule(
+            key, lambda: self._item(now), self._has_another(now) or None
+        )
+
+    def _has_another(self, now: Progress) -> bool:
+        """Whether a look shows that one more item may come: a listed value is left, and an array
+        that ends with it is long enough. Then no rule is expanded for it."""
+        shape = self._shape
+        if self._values is None or shape.counts or shape.unlike or now.items + 1 < shape.low:
+            return False
+        if self._high is not None and now.items >= self._high:
+            return False
+        members = self._context.members(shape.goal_of(now.items)) or ()
+        return any(not self._bits[value] & now.used for value in members)
 
     def _after(self, now: Progress) -> Node:
         key = ("after item", self._context, self._shape, now)
-        return self._context.rules.rule(key, lambda: self._end_or_more(now))
+        closes = self._may_close(now) or None
+        return self._context.rules.rule(key, lambda: self._end_or_more(now), closes)
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._layout.closed(b"]") if self._may_close(now) else EMPTY

@@ -82,9 +82,11 @@ class ObjectRules:
             if name in shape.required or not is_never(wanted)
         ]
         self._chains, self._alone = self._find_chains()
-        self._counting = shape.low > 0 or shape.high is not None
+        # Lower bounds that the required members meet need no counting.
+        self._counting = shape.low > len(shape.required) or shape.high is not None
         self._rivals = Rivals(shape.unlike)
-        self._sure = context.shape_productive(shape) or None
+        # Where members are counted, those that came may leave too few to be finished with.
+        self._sure = None if self._counting else context.shape_productive(shape) or None
 
     def start(self) -> Node:
         """The whole object."""
@@ -190,6 +192,14 @@ class ObjectRules:
         return any(keys.is_every_other and is_never(wanted) for keys, wanted in self._shape.every)
 
     @cached_property
+    def _is_open(self) -> bool:
+        """Whether every undeclared name is known to have a value, whichever rules hold of it."""
+        wanted = [wanted for _, wanted in self._shape.every]
+        if len(wanted) > 1:
+            wanted.append(ANYTHING.union(*wanted))
+        return len(wanted) <= 3 and all(map(self._context.productive, wanted))
+
+    @cached_property
     def _classes(self) -> list[KeyClass]:
         """The classes of undeclared names."""
         if self._is_closed:
@@ -208,11 +218,9 @@ class ObjectRules:
         return [(one, key_text(one, declared)) for one in self._classes]
 
     def _check_low(self) -> None:
-        """Lower bounds that the required members meet need no counting; others may be refused."""
+        """Lower bounds may be refused that are more than one over the required members."""
         low = self._shape.low
-        if low <= len(self._shape.required):
-            self._counting = self._shape.high is not None
-        elif low > len(self._shape.required) + 1 and self._classes:
+        if low > len(self._shape.required) + 1 and self._classes:
             self._context.refuse(
                 "minProperties",
                 self._owner,
@@ -279,7 +287,7 @@ class ObjectRules:
         """Whether a look shows that one more member may come: then no rule is expanded for it."""
         if not self._sure or self._counting or self._shape.some or self._shape.unlike:
             return False
-        if not self._shape.every and (self._context.any_order or self._passed(now)):
+        if (self._context.any_order or self._passed(now)) and self._is_open:
             return True  # one of any other name
         return any(
             self._context.productive(self._goals[self._chains[chain][index]])

@@ -86,7 +86,7 @@ class Proofs:
         if shape.unlike:
             return None
         if isinstance(shape, ObjectShape):
-            if shape.some or shape.high is not None or shape.low > len(shape.required):
+            if shape.some or not self._are_enough(shape):
                 return None
             goals = [shape.goal_of(name) for name in shape.required]
         else:
@@ -102,6 +102,21 @@ class Proofs:
                 return False
             answer = None if found is None else answer
         return answer
+
+    def _are_enough(self, shape: ObjectShape) -> bool:
+        """Whether there surely are as many members as there have to be, beside those that are
+        required, and not too many. Another name counts for one."""
+        missing = shape.low - len(shape.required)
+        if shape.high is not None and shape.high < max(shape.low, len(shape.required)):
+            return False
+        if missing > 0 and not shape.every:
+            missing -= 1
+        for name in shape.goals:
+            if missing <= 0:
+                break
+            if name not in shape.required and self.productive(shape.goal_of(name)):
+                missing -= 1
+        return missing <= 0
 
 
 def _negated(expr: Any) -> bool | None:

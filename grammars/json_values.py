@@ -51,6 +51,7 @@ class Values:
         self._containers: dict[Any, tuple[ObjectRules | ArrayRules, Node]] = {}
         self._proofs = Proofs(algebra)
         self._counts = Counts(algebra, self._proofs)
+        self._members: dict[Goal, dict[Any, Node] | None] = {}
         self._kept: list[Any] = []  # what rule keys name by id
 
     def value(self, wanted: Goal) -> Node:
@@ -178,6 +179,11 @@ class Values:
 
     def members(self, wanted: Goal) -> dict[Any, Node] | None:
         """The values of a goal with their texts, where they are finitely many scalars."""
+        if wanted not in self._members:
+            self._members[wanted] = self._find_members(wanted)
+        return self._members[wanted]
+
+    def _find_members(self, wanted: Goal) -> dict[Any, Node] | None:
         found: dict[Any, Node] = {}
         for kind in ("object", "array"):
             if self.algebra.goal_set(wanted, kind):
