@@ -4,7 +4,7 @@ What takes a tenth of a millisecond and more is better made with a grammar than 
 mask. Knows no set, no text and no rule; estimates only.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from radixgen.grammars.expr import Node
@@ -22,9 +22,13 @@ _PLACES = frozenset(
 )
 _EACH = 50.0  # of schemas that are combined
 _COMBINED = ("allOf", "anyOf", "oneOf")
+_COMBINING = frozenset(_COMBINED)
+MANY = 4  # alternatives that declare one name
+_LEAST = 30.0  # of each of their members
+_SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
 MAX_DEPTH = 3  # of schemas combined within each other
 # Microseconds by keyword, of each part that it lists, or in all.
-_OF_PARTS = {"enum": 1.0, "properties": 4.0, "pattern": 5.0, "dependencies": 100.0}
+_OF_PARTS = {"enum": 1.0, "properties": 4.0, "pattern": 3.0, "dependencies": 100.0}
 _IN_ALL = {
     **dict.fromkeys(("patternProperties", "not", "if", "uniqueItems", "multipleOf"), 200.0),
     **dict.fromkeys(("contains", "minProperties", "maxProperties"), 200.0),
@@ -38,14 +42,43 @@ def dear(
 ) -> list[tuple[float, Callable[[], Node]]]:
     """The values that take long, the dearest first: about how many seconds, and how to make it."""
     found: dict[Schema, float] = {}
+    together: dict[Schema, tuple[float, float]] = {}
     for node in schemas:
         if node.key in _PLACES:
             meant = _meant(node)
             if meant not in found:
                 found[meant] = _cost(meant, MAX_DEPTH)
-    long = [(cost / 1e6, node) for node, cost in found.items() if cost >= LONG]
-    long.sort(key=lambda pair: -pair[0])
-    return [(cost, partial(value, goal(node))) for cost, node in long]
+                _add_shared(meant, together)
+    long = {node: (cost, cost) for node, cost in found.items() if cost >= LONG}
+    ranked = sorted({**together, **long}.items(), key=lambda pair: -pair[1][0])
+    return [(cost / 1e6, partial(value, goal(node))) for node, (_, cost) in ranked]
+
+
+def _add_shared(node: Schema, together: dict[Schema, tuple[float, float]]) -> None:
+    """Note the members of one name that many alternatives declare: a text that gets to the name
+    needs all of them. What they take in all is their rank, before what each takes."""
+    if _COMBINING.isdisjoint(node.value):
+        return
+    by_name: dict[str, list[Schema]] = {}
+    for part in _alternatives(node, MAX_DEPTH):
+        if "properties" in part.value:
+            for name, member in part.named("properties").items():
+                if str(member.value.get("type")) not in _SCALARS:
+                    by_name.setdefault(name, []).append(member)
+    for members in by_name.values():
+        if len(members) >= MANY:
+            costs = [_LEAST + _cost(_meant(member), MAX_DEPTH) for member in members]
+            for member, cost in zip(members, costs, strict=True):
+                together.setdefault(member, (sum(costs), cost))
+
+
+def _alternatives(node: Schema, depth: int) -> Iterator[Schema]:
+    for keyword in _COMBINED:
+        if keyword in node.value and depth:
+            for part in map(_meant, node.children(keyword)):
+                if keyword != "allOf":
+                    yield part
+                yield from _alternatives(part, depth - 1)
 
 
 def _meant(node: Schema) -> Schema:

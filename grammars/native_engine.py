@@ -29,6 +29,7 @@ Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
+SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
     "memory.c",
@@ -205,7 +206,7 @@ class NativeEngine:
         """
         before, end = self.nodes.met(), time.thread_time() + seconds
         for cost, make in dear:
-            if time.thread_time() + cost > end:
+            if time.thread_time() + SLOWER * cost > end:
                 continue
             with self._lock, contextlib.suppress(InvalidGrammar):
                 index = self.nodes.index_of(make())

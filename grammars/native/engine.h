@@ -26,7 +26,7 @@ typedef int32_t i32;
 
 typedef struct { u32 hash, id; } Slot;               /* id + 1; 0 is free */
 typedef struct { Slot *p; u32 mask, n; } Shard;
-enum { NUM_SHARDS = 64 };
+enum { NUM_SHARDS = 256 };
 typedef struct { Shard shards[NUM_SHARDS]; } Table;  /* by the top bits: one grows at a time, so no
                                                         call pays for all of a large table */
 
@@ -294,7 +294,7 @@ static inline void spend(Engine *e, u64 work) {
 /* The slots where a hash may be, until a free one. */
 static inline const Slot *slot_at(const Table *t, u32 hash, u32 i) {
     static const Slot none = {0, 0};
-    const Shard *s = &t->shards[hash >> 26];
+    const Shard *s = &t->shards[hash >> 24];
     return s->p ? &s->p[i & s->mask] : &none;
 }
 #define PROBE(t, h, i) for (u32 i = (h); slot_at(&(t), h, i)->id; i++)

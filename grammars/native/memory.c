@@ -8,8 +8,8 @@
 #endif
 
 /* An array from this size on has pages of its own, which move to a larger place without a copy: no
-   mask then pays for copying megabytes. */
-enum { OWN_PAGES = 1 << 20 };
+   mask then pays for copying what a grammar has filled before. */
+enum { OWN_PAGES = 1 << 17 };
 
 void fail(Engine *e, enum Fault fault) { longjmp(*e->guard, fault); }
 
@@ -82,7 +82,7 @@ void give_back_from(Engine *e, u32 first) {
     while (e->borrowed.n > first) free(e->borrowed.p[--e->borrowed.n]);
 }
 
-enum { FEW_SLOTS = 1024 }; /* of a shard, below which it grows by more, and so less often */
+enum { FEW_SLOTS = 256 }; /* of a shard, below which it grows by more, and so less often */
 
 static void shard_grow(Engine *e, Shard *t) {
     u32 before = t->p ? t->mask + 1 : 0, size = !before ? 16 : before < FEW_SLOTS ? before * 4 : before * 2;
@@ -101,7 +101,7 @@ static void shard_grow(Engine *e, Shard *t) {
 }
 
 void table_add(Engine *e, Table *table, u32 hash, u32 id) {
-    Shard *t = &table->shards[hash >> 26];
+    Shard *t = &table->shards[hash >> 24];
     if (!t->p || t->n * 2 > t->mask) shard_grow(e, t);
     u32 i = hash & t->mask;
     while (t->p[i].id) i = (i + 1) & t->mask;
