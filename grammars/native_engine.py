@@ -29,6 +29,7 @@ Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
+VERY_DEAR = 0.0005  # seconds of one node, from which on there is more time
 SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
@@ -198,15 +199,19 @@ class NativeEngine:
                 self.schemas.value(form)
             form += 1
 
-    def make_ahead(self, dear: Iterable[tuple[float, Callable[[], Node]]], seconds: float) -> range:
+    def make_ahead(
+        self, dear: Iterable[tuple[float, Callable[[], Node]]], seconds: float, most: float
+    ) -> range:
         """Make nodes that a text may need, each of which takes about so many seconds, with the
-        bodies of those that are rules: as many of them as there is time for.
+        bodies of those that are rules: as many of them as there is time for, and for those that
+        would hold up a mask by far, more than that.
 
         Returns the numbers of the rules that were met first there.
         """
-        before, end = self.nodes.met(), time.thread_time() + seconds
+        before, now = self.nodes.met(), time.thread_time()
+        end, last = now + seconds, now + max(seconds, most)
         for cost, make in dear:
-            if time.thread_time() + SLOWER * cost > end:
+            if time.thread_time() + SLOWER * cost > (end if cost < VERY_DEAR else last):
                 continue
             with self._lock, contextlib.suppress(InvalidGrammar):
                 index = self.nodes.index_of(make())

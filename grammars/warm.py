@@ -15,6 +15,8 @@ from radixgen.grammars.matcher import allocate_bitmask
 
 _MEMBERS = {"s": {"type": "string"}, "n": {"type": "number"}, "i": {"type": "integer"}}
 
+_PRINTABLE = "".join(map(chr, range(ord(" "), 0x7F)))
+
 # Schemas, each with a text that goes through the states that are worth having.
 _SCHEMAS: tuple[tuple[Any, str], ...] = (
     ({}, '{"a": "b", "c": [1, -2.5e+3, true, false, null], "d": {}}'),
@@ -22,6 +24,8 @@ _SCHEMAS: tuple[tuple[Any, str], ...] = (
     ({"type": "string", "pattern": "a"}, '"bab"'),
     ({"type": "string", "minLength": 1}, '"b"'),
     ({"type": "string", "pattern": r"^\S+\s[^/]*$"}, '"b c"'),  # classes of most characters
+    ({"not": {"enum": [_PRINTABLE]}}, '"b"'),  # each character by itself, in all its spellings
+    ({"type": "array", "uniqueItems": True}, '["a", {"b": 1}, [2], 3]'),
 )
 _FORMATS = {
     "date-time": "2022-01-31T12:34:56.123Z",

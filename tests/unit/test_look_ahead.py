@@ -1,6 +1,7 @@
 """Rules that are expanded before a text gets to them: it finds the same, and asks for nothing."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -110,11 +111,23 @@ def test_masks_are_the_same_after_what_takes_long_was_made() -> None:
     plain, ahead = native_engine(), native_engine()
     state = ahead.start(build(source, rules))
     before = ahead.sizes()
-    ahead.make_ahead(rules.dear, -1.0)
+    ahead.make_ahead(rules.dear, -1.0, -1.0)
     assert ahead.sizes() == before
-    ahead.make_ahead(rules.dear, 60.0)
+    ahead.make_ahead(rules.dear, 60.0, 60.0)
     assert ahead.sizes()["nodes"] > before["nodes"]
     assert masks(ahead, state) == masks(plain, plain.start(build(source, RuleSet())))
+
+
+def test_what_takes_longest_has_more_time() -> None:
+    asked: list[float] = []
+
+    def noted(cost: float) -> Node:
+        asked.append(cost)
+        return EMPTY
+
+    costs = (0.001, 0.0002, 0.0001)
+    native_engine().make_ahead([(cost, partial(noted, cost)) for cost in costs], 0.0, 60.0)
+    assert asked == [0.001]
 
 
 def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
@@ -122,7 +135,7 @@ def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
         raise InvalidGrammar("not this one")
 
     engine, rule = native_engine(), RuleSet().rule("good", lambda: literal(b"y"), True)
-    engine.make_ahead([(0.0, refuse), (0.0, lambda: EMPTY), (0.0, lambda: rule)], 60.0)
+    engine.make_ahead([(0.0, refuse), (0.0, lambda: EMPTY), (0.0, lambda: rule)], 60.0, 0.0)
     assert rule._body is not None
 
 
