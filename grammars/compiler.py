@@ -256,8 +256,10 @@ def _look_ahead(
         met = range(met.start, made.stop)
     seconds = 0.0 if isinstance(met, int) else LEAST_AHEAD
     if len(source) >= MUCH_SOURCE:
-        share = min(len(source) / SHARE_SOURCE, MOST_SHARE)
-        seconds = max(seconds, min(share * taken, MOST_AHEAD))
+        share = min(len(source) / SHARE_SOURCE, MOST_SHARE) * taken
+        if isinstance(met, int) and len(source) >= VERY_MUCH_SOURCE:
+            share = MOST_AHEAD  # reading it took next to no time, what is left to read may not
+        seconds = max(seconds, min(share, MOST_AHEAD))
     seconds = min(seconds, ENOUGH_SECONDS - (time.thread_time() - begin))
     if seconds <= 0.0:
         return

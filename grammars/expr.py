@@ -218,8 +218,9 @@ class RuleSet:
         self._whole = whole
         self._rules: dict[Hashable, Rule] = {}
         self.has_hooks = False  # then a text has to be kept; known before one is begun
-        # What takes long to make, and may be asked for: about how many seconds each, dearest first.
-        self.dear: Sequence[tuple[float, Callable[[], Node]]] = ()
+        # What takes long to make, dearest first: seconds of all that one text asks for at once, of
+        # this alone, and how to make it.
+        self.dear: Sequence[tuple[float, float, Callable[[], Node]]] = ()
         self._is_closed = False
 
     def rule(

@@ -29,7 +29,7 @@ Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
-VERY_DEAR = 0.0005  # seconds of one node, from which on there is more time
+VERY_DEAR = 0.0005  # seconds that a text asks for at once, from which on there is more time
 SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
@@ -187,31 +187,37 @@ class NativeEngine:
             return self._checked(self._library.rx_start(self._at, built)), form
 
     def read_ahead(self, form: int, seconds: float) -> None:
-        """Have the front end read what it has to of a schema whose forms begin there, for so long;
-        what cannot be read is left to the text that gets there."""
+        """Have the front end read what it has to of a schema whose forms begin there, for so long,
+        and expand what it finds; what cannot be read is left to the text that gets there."""
         assert self.schemas is not None  # it has read the schema
-        end = time.thread_time() + seconds
-        while True:
+        before, end = self.nodes.met(), time.thread_time() + seconds
+        while form >= 0:
             with self._lock, contextlib.suppress(InvalidGrammar):
                 form = self.schemas.next_text(form)
-                if form < 0 or time.thread_time() > end:
+                if form < 0:
+                    break
+                if time.thread_time() > end:
                     return
                 self.schemas.value(form)
             form += 1
+        self.look_ahead(range(before, self.nodes.met()), end - time.thread_time())
 
     def make_ahead(
-        self, dear: Iterable[tuple[float, Callable[[], Node]]], seconds: float, most: float
+        self,
+        dear: Iterable[tuple[float, float, Callable[[], Node]]],
+        seconds: float,
+        most: float,
     ) -> range:
-        """Make nodes that a text may need, each of which takes about so many seconds, with the
-        bodies of those that are rules: as many of them as there is time for, and for those that
-        would hold up a mask by far, more than that.
+        """Make nodes that a text may need, with the bodies of those that are rules: as many of them
+        as there is time for, and for those that would hold up a mask by far, more than that.
 
-        Returns the numbers of the rules that were met first there.
+        `dear`: about how many seconds each takes with those that a text asks for with it, and how
+        many alone. Returns the numbers of the rules that were met first there.
         """
         before, now = self.nodes.met(), time.thread_time()
         end, last = now + seconds, now + max(seconds, most)
-        for cost, make in dear:
-            if time.thread_time() + SLOWER * cost > (end if cost < VERY_DEAR else last):
+        for together, cost, make in dear:
+            if time.thread_time() + SLOWER * cost > (end if together < VERY_DEAR else last):
                 continue
             with self._lock, contextlib.suppress(InvalidGrammar):
                 index = self.nodes.index_of(make())

@@ -99,11 +99,11 @@ DEAR = {"type": "object", "properties": MEMBERS, "$defs": {"one": ONE}}
 def test_what_takes_long_comes_first_each_once() -> None:
     rules = RuleSet()
     build(GrammarSpec("json_schema", json.dumps(DEAR)), rules)
-    costs = [cost for cost, _ in rules.dear]
+    costs = [cost for cost, _, _ in rules.dear]
     assert len(costs) == 3
     assert costs == sorted(costs, reverse=True)
-    asked = [make() for _, make in rules.dear]
-    assert [make() for _, make in rules.dear] == asked
+    asked = [make() for _, _, make in rules.dear]
+    assert [make() for _, _, make in rules.dear] == asked
 
 
 def test_masks_are_the_same_after_what_takes_long_was_made() -> None:
@@ -126,8 +126,9 @@ def test_what_takes_longest_has_more_time() -> None:
         return EMPTY
 
     costs = (0.001, 0.0002, 0.0001)
-    native_engine().make_ahead([(cost, partial(noted, cost)) for cost in costs], 0.0, 60.0)
-    assert asked == [0.001]
+    dear = [(0.002, 0.0001, partial(noted, 0.0001)), *((c, c, partial(noted, c)) for c in costs)]
+    native_engine().make_ahead(dear, 0.0, 60.0)
+    assert asked == [0.0001, 0.001]
 
 
 def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
@@ -135,7 +136,9 @@ def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
         raise InvalidGrammar("not this one")
 
     engine, rule = native_engine(), RuleSet().rule("good", lambda: literal(b"y"), True)
-    engine.make_ahead([(0.0, refuse), (0.0, lambda: EMPTY), (0.0, lambda: rule)], 60.0, 0.0)
+    engine.make_ahead(
+        [(0.0, 0.0, make) for make in (refuse, lambda: EMPTY, lambda: rule)], 60.0, 0.0
+    )
     assert rule._body is not None
 
 
