@@ -41,7 +41,7 @@ MOST_AHEAD = 0.004  # seconds for rules
 LEAST_AHEAD = 0.0012  # of what a front end has read, and the engine did not by itself: seldom plain
 ENOUGH_SECONDS = 0.007  # of a compile, with all that
 MOST_SECONDS = 0.012  # with what would take longest within a mask, as few schemas have
-DEAR_SECONDS = 0.0025  # for what takes long each, even where a compile took more than enough
+DEAR_SECONDS = 0.001  # for what takes long each, even where a compile took more than enough
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 

@@ -95,6 +95,8 @@ def _cost(node: Schema, depth: int) -> float:
             cost += _IN_ALL[keyword]
         if keyword in _OF_PARTS and isinstance(said, _LISTS):
             cost += _OF_PARTS[keyword] * len(said)
+            if keyword == "pattern" and "(?" in said:  # and looks around
+                cost += _OF_PARTS[keyword] * len(said)
         if keyword in _COMBINED and depth:
             cost += sum(_EACH + _cost(_meant(part), depth - 1) for part in node.children(keyword))
     return cost

@@ -126,8 +126,13 @@ class Algebra:
         if len(wanted) == 1:
             ((node, sign),) = wanted
             return self.evaluate(node, kind, sign)
-        found = self.every(kind)
-        for node, sign in sorted(wanted, key=lambda literal: literal[0].serial):
+        parts = sorted(wanted, key=lambda literal: literal[0].serial)
+        found = self._goals.get((frozenset(parts[:-1]), kind))  # as of the item before
+        if found is None:
+            found = self.every(kind)
+        else:
+            parts = parts[-1:]
+        for node, sign in parts:
             part = self.evaluate(node, kind, sign)
             try:
                 found = self.meet(kind, found, part)
