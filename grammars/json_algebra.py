@@ -128,10 +128,7 @@ class Algebra:
             return self.evaluate(node, kind, sign)
         parts = sorted(wanted, key=lambda literal: literal[0].serial)
         found = self._goals.get((frozenset(parts[:-1]), kind))  # as of the item before
-        if found is None:
-            found = self.every(kind)
-        else:
-            parts = parts[-1:]
+        parts, found = (parts, self.every(kind)) if found is None else (parts[-1:], found)
         for node, sign in parts:
             part = self.evaluate(node, kind, sign)
             try:

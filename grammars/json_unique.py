@@ -98,17 +98,16 @@ class Differing:
         """
         found = self._goals.get(taken)
         if found is None:
-            values = [json.loads(value, parse_float=Decimal) for value in sorted(taken)]
-            nested = [value for value in values if isinstance(value, dict | list)]
-            if len(nested) > 1 and are_few_differences(nested):
-                alone = (frozenset((canonical(value),)) for value in nested)
-                found = ANYTHING.union(*map(self._none_of, alone))
-                values = [value for value in values if not isinstance(value, dict | list)]
+            values = {value: json.loads(value, parse_float=Decimal) for value in sorted(taken)}
+            nested = [value for value, read in values.items() if isinstance(read, dict | list)]
+            if len(taken) > 1 and nested and are_few_differences(map(values.__getitem__, nested)):
+                apart = [frozenset((value,)) for value in nested]
+                if len(nested) < len(taken):
+                    apart.append(taken.difference(nested))
+                found = ANYTHING.union(*map(self._none_of, apart))
             else:
-                found = ANYTHING
-            if values:
-                schema = self._owner.document.composed({"enum": values}, self._owner)
-                found |= goal(schema, False)
+                listed = {"enum": list(values.values())}
+                found = goal(self._owner.document.composed(listed, self._owner), False)
             self._goals[taken] = found
         return found
 
