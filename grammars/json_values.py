@@ -6,6 +6,7 @@ Owns the rule of a goal. What is inside objects and arrays is in `json_objects.p
 
 from collections.abc import Collection, Iterable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
@@ -14,7 +15,7 @@ from radixgen.grammars.json_arrays import ArrayRules
 from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
-from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import leads_to
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 from radixgen.grammars.json_layout import (
@@ -31,7 +32,15 @@ from radixgen.grammars.json_numbers import Numbers
 from radixgen.grammars.json_objects import ObjectRules
 from radixgen.grammars.json_plain import plain_array, plain_object
 from radixgen.grammars.json_proofs import Proofs, only_refers
-from radixgen.grammars.json_shapes import Goal, ObjectShape, goal, is_never
+from radixgen.grammars.json_shapes import (
+    ANY_ARRAY,
+    ANY_OBJECT,
+    ArrayShape,
+    Goal,
+    ObjectShape,
+    goal,
+    is_never,
+)
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, spelled
 
@@ -126,6 +135,8 @@ class Values:
     def _container(self, shape: Any, wanted: Goal) -> tuple[ObjectRules | ArrayRules, Node]:
         """The rules of a shape, and the node of the whole object or array."""
         found = self._containers.get(shape)
+        if found is None and (shape is ANY_OBJECT or shape is ANY_ARRAY):
+            found = self._containers[shape] = _any_container(shape, self.layout, self.any_order)
         if found is None:
             rules: ObjectRules | ArrayRules
             if isinstance(shape, ObjectShape):
@@ -230,6 +241,25 @@ class Values:
     def shape_productive(self, shape: ObjectShape) -> bool | None:
         """Whether a shape has a value; None where only the rules can tell."""
         return self._proofs.shape(shape)
+
+
+@lru_cache(64)
+def _any_container(
+    shape: ObjectShape | ArrayShape, layout: Layout, any_order: bool
+) -> tuple[ObjectRules | ArrayRules, Node]:
+    """The rules of all objects, or arrays: the same for all grammars, so that they share states."""
+    document = Document("true")
+
+    def refuse(keyword: str, node: Schema, why: str) -> None:
+        raise AssertionError(f"{keyword}: {why}")  # says nothing that might be refused
+
+    values = Values(Algebra(document, refuse, formats=True), RuleSet(), layout, any_order)
+    rules: ObjectRules | ArrayRules
+    if isinstance(shape, ObjectShape):
+        rules = ObjectRules(values, shape, document.true)
+    else:
+        rules = ArrayRules(values, shape, is_derived=False)
+    return rules, rules.start()
 
 
 def _owner(wanted: Goal) -> Schema:
