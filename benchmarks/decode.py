@@ -11,17 +11,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 import torch
 
 from benchmarks.harness import Report, Spread, arguments, table
 from radixgen.batch import ScheduledBatch, ScheduledRow
-from radixgen.config import CacheConfig, ModelConfig
+from radixgen.config import ActivationForm, CacheConfig, ModelConfig
 from radixgen.kernels import library
-from radixgen.kernels.block_types import BLOCK_SIZES, PackedWeight
+from radixgen.kernels.block_types import BLOCK_SIZES, Activations, PackedWeight
 from radixgen.kernels.program import Program, Weight
 from radixgen.kernels.storage import take
+from radixgen.model.forms import choose_forms
 from radixgen.model.load import load_runner
 from radixgen.model.runner import ModelRunner
 from radixgen.types import SamplingParams
@@ -43,6 +45,10 @@ def main() -> int:
     parser.add_argument("--model", default="", help="default: the embedded model")
     parser.add_argument("--threads", type=int, default=library.default_threads())
     parser.add_argument("--kv-dtype", default="bfloat16", choices=KV_TYPES)
+    parser.add_argument(
+        "--activations", default="auto", choices=get_args(ActivationForm),
+        help="what inputs of quantised weights are rounded to; default: as a runtime chooses",
+    )  # fmt: skip
     args = parser.parse_args()
     if library.library() is None:
         sys.exit("the C kernels are not built here: a C compiler is needed")
@@ -51,13 +57,13 @@ def main() -> int:
     report = Report(
         "decode",
         {"model": args.model or "embedded", "threads": args.threads, "kv_dtype": args.kv_dtype,
-         "context": CONTEXT, "prompt": PROMPT, "repeats": repeats, "quick": args.quick},
+         "activations": args.activations, "context": CONTEXT, "prompt": PROMPT,
+         "repeats": repeats, "quick": args.quick},
     )  # fmt: skip
     with torch.inference_mode():
-        read_weights(report, args.threads, repeats)
-        runner = load_runner(
-            ModelConfig(args.model, kv_dtype=args.kv_dtype), CacheConfig(num_pages=64 * 20)
-        )
+        read_weights(report, args.threads, args.activations, repeats)
+        model = ModelConfig(args.model, kv_dtype=args.kv_dtype, activations=args.activations)
+        runner = load_runner(model, CacheConfig(num_pages=64 * 20))
         decode(report, runner, repeats)
         prefill(report, runner, args.threads, max(3, repeats // 3))
     return report.finish()
@@ -78,10 +84,11 @@ def in_turns(actions: Sequence[Callable[[], object]], repeats: int) -> list[Spre
 # ---- weights ----
 
 
-def read_weights(report: Report, threads: int, repeats: int) -> None:
+def read_weights(report: Report, threads: int, setting: ActivationForm, repeats: int) -> None:
     """Weight bytes/s of the linear layers at one row, beside a sum over a large tensor."""
     source = torch.ones(READ_BYTES // 4)
-    made = {form: linear_layers(form) for form in FORMS}
+    activations = choose_forms(setting, library.multiplies_by_tiles())["gate_up"]
+    made = {form: linear_layers(form, activations) for form in FORMS}
     programs = [program for program, _ in made.values()]
 
     def read() -> None:
@@ -101,16 +108,16 @@ def read_weights(report: Report, threads: int, repeats: int) -> None:
         report.results[f"linear_{form}_seconds"] = spread
         report.at_least(f"{form}_weight_bytes_of_read", rate / roof_rate, 0.75)
     report.results["read_seconds"] = roof
-    table(["one row, linear layers", "MB", "ms", "GB/s", "of read"], rows)
+    table([f"one row, inputs {activations}", "MB", "ms", "GB/s", "of read"], rows)
 
 
-def linear_layers(form: str) -> tuple[Program, int]:
+def linear_layers(form: str, activations: Activations) -> tuple[Program, int]:
     """All linear layers of a step as one program, and the bytes of their weights."""
     program, num_bytes = Program(1), 0
     dtype = torch.bfloat16 if form == "bfloat16" else torch.float32
     for layer in range(LAYERS):
         for out_size, in_size in LAYER:
-            weight = random_weight(form, out_size, in_size, layer)
+            weight = random_weight(form, out_size, in_size, activations, layer)
             data = weight if isinstance(weight, torch.Tensor) else weight.data
             num_bytes += data.numel() * data.element_size()
             x = program.buffer(f"x{in_size}", in_size, dtype)
@@ -118,14 +125,16 @@ def linear_layers(form: str) -> tuple[Program, int]:
     return program, num_bytes
 
 
-def random_weight(form: str, out_size: int, in_size: int, seed: int) -> Weight:
+def random_weight(
+    form: str, out_size: int, in_size: int, activations: Activations, seed: int
+) -> Weight:
     if form not in BLOCK_SIZES:
         made = torch.randn(out_size, in_size)
         return take((out_size, in_size), torch.bfloat16).copy_(made)  # as a model's joined maps
     weights, num_bytes = BLOCK_SIZES[form]
     shape = (out_size, in_size // weights * num_bytes)
     data = np.random.default_rng(seed).integers(0, 60, shape, dtype=np.uint8)
-    return PackedWeight(form, (out_size, in_size), torch.from_numpy(data))
+    return PackedWeight(form, (out_size, in_size), torch.from_numpy(data), activations)
 
 
 # ---- whole steps ----

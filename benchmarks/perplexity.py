@@ -8,7 +8,8 @@ in nats a token, which tells forms apart long before perplexity does), how often
 is the same, and the seconds that reading the text took.
 
     weights   dequantised to bfloat16; quantised again to 8 bits; as they lie in the file
-    inputs    of products with the file's weights in 8 bits, 16 bits, floats; 8 bits at one place
+    inputs    of products with the file's weights in 8 bits, 16 bits, floats, as a runtime chooses
+              (auto), bfloat16 where a matrix unit multiplies it; 8 bits at one place
     KV pages  in each type, all else exact; in 4 and 2 bits as kernels/kivi.py has them, which a
               runtime does without sinks (a page of so many tokens); its bytes a token, by float16's
 """
@@ -27,7 +28,7 @@ from torch import Tensor
 from benchmarks.harness import ROOT, Report, arguments, table
 from radixgen.batch import ScheduledRow
 from radixgen.kernels import library
-from radixgen.kernels.block_types import PackedWeight
+from radixgen.kernels.block_types import Activations, PackedWeight
 from radixgen.kernels.kivi import (
     PAGE_SIZE,
     KiviForm,
@@ -41,7 +42,7 @@ from radixgen.model.assemble import assemble
 from radixgen.model.attention import build_inputs
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
-from radixgen.model.forms import AUTO, PLACES, Forms, choose_forms
+from radixgen.model.forms import AUTO, PLACES, Forms
 from radixgen.model.hub import resolve
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.weights import load_model
@@ -65,17 +66,23 @@ class Way:
     kivi: KiviForm | None = None  # of pages; None: all are of type `kv`
 
 
+def everywhere(form: Activations) -> Forms:
+    return dict.fromkeys(PLACES, form)
+
+
 def ways(quick: bool) -> Iterator[tuple[str, Way]]:
     """Names and forms; the first is the one that the others are compared with."""
-    exact = choose_forms("float32")
+    exact = everywhere("float32")
     yield "float32", Way("float32")
     yield "weights bfloat16, hidden states too", Way("bfloat16")
     yield "weights q8_0, inputs float32", Way("q8_0", exact)
-    yield "weights q8_0, inputs int8", Way("q8_0", choose_forms("int8"))
+    yield "weights q8_0, inputs int8", Way("q8_0", everywhere("int8"))
     yield "weights of the file, inputs float32", Way("file", exact)
-    yield "inputs int16", Way("file", choose_forms("int16"))
+    yield "inputs int16", Way("file", everywhere("int16"))
+    if library.multiplies_by_tiles():
+        yield "inputs bfloat16", Way("file", everywhere("bfloat16"))
     yield "inputs auto", Way("file", AUTO)
-    yield "inputs int8", Way("file", choose_forms("int8"))
+    yield "inputs int8", Way("file", everywhere("int8"))
     for place in PLACES:
         yield f"inputs int8 at {place} alone", Way("file", {**exact, place: "int8"})
     for dtype in PAGE_TYPES:

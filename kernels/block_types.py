@@ -35,9 +35,10 @@ FORMS: dict[str, Form] = {
 BLOCK_SIZES = {kind: (form.weights, form.num_bytes) for kind, form in FORMS.items()}
 
 # The form in which a product's input meets packed weights, and its bits. Whole numbers have a scale
-# for each group of columns; float32 is the product with the dequantised matrix.
-Activations = Literal["int8", "int16", "float32"]
-ACTIVATION_BITS: dict[Activations, int] = {"int8": 8, "int16": 16, "float32": 32}
+# for each group of columns; float32 is the product with the dequantised matrix, bfloat16 with that
+# matrix rounded, by a matrix unit.
+Activations = Literal["int8", "int16", "bfloat16", "float32"]
+ACTIVATION_BITS: dict[Activations, int] = {"int8": 8, "int16": 16, "bfloat16": 16, "float32": 32}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

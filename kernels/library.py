@@ -47,6 +47,8 @@ class Kind(IntEnum):
     EMBED = 12
     SAMPLE = 13
     STORE_PAGES = 14
+    STAGE_TILES = 15
+    LINEAR_TILES = 16
 
 
 def load(*flags: str) -> ctypes.CDLL | None:
@@ -62,8 +64,9 @@ def load(*flags: str) -> ctypes.CDLL | None:
     library.rk_tables_fit.restype = ctypes.c_int64
     library.rk_plan_free.argtypes = [ctypes.c_void_p]
     library.rk_plan_free.restype = None
-    library.rk_repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 2]
-    library.rk_repack.restype = None
+    for repack in (library.rk_repack, library.rk_repack_tiles):
+        repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 2]
+        repack.restype = None
     library.rk_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.rk_huge_pages.restype = None
     return library
@@ -150,10 +153,15 @@ def supported(*tensors: Tensor) -> bool:
     )
 
 
+def multiplies_by_tiles() -> bool:
+    """Whether this CPU has a matrix unit for products of bfloat16 (AMX)."""
+    loaded = library()
+    return loaded is not None and bool(loaded.rk_amx())
+
+
 def attends_by_tiles(head_dim: int) -> bool:
     """Whether this CPU's matrix unit computes attention over bfloat16 pages of such heads."""
-    loaded = library()
-    return loaded is not None and head_dim % 64 == 0 and bool(loaded.rk_amx())
+    return head_dim % 64 == 0 and multiplies_by_tiles()
 
 
 def is_half(tensor: Tensor) -> int:

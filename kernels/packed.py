@@ -1,6 +1,7 @@
 """The interleaved form of packed weights, and linear maps by the C kernels.
 
-Knows cpu/linear_packed.c, linear_wide.c and linear_float.c; the public operation is in linear.py.
+Knows cpu/linear_packed.c, linear_wide.c, linear_tiles.c and linear_float.c; the public operation is
+in linear.py.
 """
 
 import weakref
@@ -10,15 +11,16 @@ import torch
 from torch import Tensor
 
 from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, PackedWeight
-from radixgen.kernels.library import Kind, is_half, library, run
+from radixgen.kernels.checks import require
+from radixgen.kernels.library import Kind, is_half, library, multiplies_by_tiles, run
 from radixgen.kernels.storage import take
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interleaved:
-    """A packed weight as the kernel reads it; layout in cpu/linear_packed.c."""
+    """A packed weight as the kernel reads it; layout in cpu/linear_packed.c, or linear_tiles.c."""
 
-    codes: Tensor  # uint8 [tiles, bytes]
+    codes: Tensor  # uint8 [tiles, bytes]; tiles of 16 outputs, or pairs of them
     scales: Tensor  # uint8 [tiles, bytes]
 
 
@@ -27,7 +29,8 @@ class Rounded:
     """Inputs of products with packed weights, in the form in which they meet them.
 
     codes: int8 [rows, columns]; 16 bits: int8 [rows, 2 * columns], for each 4 columns the high
-    bytes of 256 * high + low and then the low ones; float32 [rows, columns], and no scales or sums.
+    bytes of 256 * high + low and then the low ones; float32 or bfloat16 [rows, columns], and no
+    scales or sums. bfloat16 lies as linear_tiles.c draws it, with room for `padded` rows.
     scales, sums: float32 [rows, groups], of the codes of a group of columns; sums are whole.
     """
 
@@ -48,17 +51,19 @@ def interleave(weight: PackedWeight) -> Interleaved:
 
 
 def _repack(weight: PackedWeight) -> Interleaved:
-    form = FORMS[weight.kind]
-    rows, columns = weight.shape
-    tiles, groups = -(-rows // 16), columns // form.group
-    codes = take((tiles, groups * form.group * 2 * form.bits), torch.uint8).zero_()
-    scales = take((tiles, groups * 16 * form.scale_bytes), torch.uint8).zero_()
-    loaded = library()
+    form, loaded = FORMS[weight.kind], library()
     assert loaded is not None
+    rows, columns = weight.shape
+    by_tiles = weight.activations == "bfloat16"
+    outputs = 32 if by_tiles else 16
+    repack = loaded.rk_repack_tiles if by_tiles else loaded.rk_repack
+    tiles, groups = -(-rows // outputs), columns // form.group
+    codes = take((tiles, columns * outputs * form.bits // 8), torch.uint8).zero_()
+    scales = take((tiles, groups * outputs * form.scale_bytes), torch.uint8).zero_()
     first, made = 0, (codes.data_ptr(), scales.data_ptr())
     for part in weight.parts:
         data = part.contiguous()
-        loaded.rk_repack(data.data_ptr(), form.number, first, len(data), columns, *made)
+        repack(data.data_ptr(), form.number, first, len(data), columns, *made)
         first += len(data)
     return Interleaved(codes, scales)
 
@@ -68,11 +73,17 @@ def quantize(x: Tensor, group: int, activations: Activations = "int8") -> Rounde
     x = _rows_of(x)
     rows, columns = x.shape
     shapes = rounded_shapes(columns, group, activations)
-    out = Rounded(*(torch.empty(rows, width, dtype=dtype) for width, dtype in shapes))
+    room = padded(rows, activations)
+    out = Rounded(*(torch.empty(room, width, dtype=dtype) for width, dtype in shapes))
     size = (x.data_ptr(), is_half(x), x.stride(0), rows, columns, group)
     pointers = out.codes.data_ptr(), out.scales.data_ptr(), out.sums.data_ptr()
     run(quantize_kind(activations), (*size, *pointers, ACTIVATION_BITS[activations]))
     return out
+
+
+def padded(rows: int, activations: Activations) -> int:
+    """Rows for which Rounded has room."""
+    return rows if activations != "bfloat16" or rows < 16 else -(-rows // 16) * 16
 
 
 def rounded_shapes(
@@ -81,21 +92,31 @@ def rounded_shapes(
     """Width and type of each part of Rounded."""
     if activations == "float32":
         return (columns, torch.float32), (0, torch.float32), (0, torch.float32)
+    if activations == "bfloat16":
+        return (columns, torch.bfloat16), (0, torch.float32), (0, torch.float32)
     groups = columns // group
     code_bytes = columns * ACTIVATION_BITS[activations] // 8
     return (code_bytes, torch.int8), (groups, torch.float32), (groups, torch.float32)
 
 
+_QUANTIZE = {"int8": Kind.QUANTIZE, "bfloat16": Kind.STAGE_TILES}
+_LINEAR = {"int8": Kind.LINEAR_PACKED, "bfloat16": Kind.LINEAR_TILES}
+
+
 def quantize_kind(activations: Activations) -> Kind:
-    return Kind.QUANTIZE if activations == "int8" else Kind.QUANTIZE_WIDE
+    return _QUANTIZE.get(activations, Kind.QUANTIZE_WIDE)
 
 
 def linear_kind(activations: Activations) -> Kind:
-    return Kind.LINEAR_PACKED if activations == "int8" else Kind.LINEAR_WIDE
+    return _LINEAR.get(activations, Kind.LINEAR_WIDE)
 
 
 def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    """`linear` with x rounded as the weight says."""
+    """`linear` with x rounded as the weight says. Raises KernelError for bfloat16 without AMX."""
+    require(
+        weight.activations != "bfloat16" or multiplies_by_tiles(),
+        "activations='bfloat16' needs a CPU with a matrix unit (AMX): take another form",
+    )
     form, packed, activations = FORMS[weight.kind], interleave(weight), weight.activations
     rounded = quantize(x, form.group, activations)
     rows, columns = x.shape

@@ -19,7 +19,7 @@ from radixgen.kernels.block_types import ACTIVATION_BITS, FORMS, Activations, Pa
 from radixgen.kernels.checks import require
 from radixgen.kernels.kv_types import head_dim_of, page_type
 from radixgen.kernels.library import ARGUMENTS, Kind, float_bits, is_half, library, num_threads
-from radixgen.kernels.packed import interleave, linear_kind, quantize_kind, rounded_shapes
+from radixgen.kernels.packed import interleave, linear_kind, padded, quantize_kind, rounded_shapes
 
 Weight = Tensor | PackedWeight
 Word = int | str  # a number, or the name of one that `run` is given
@@ -43,12 +43,14 @@ class Program:
         self._address = 0  # of the words
         self._given: dict[str, int] = {}  # what the words say now
 
-    def buffer(self, name: str, columns: int, dtype: torch.dtype) -> Tensor:
-        """Room for max_rows rows of `columns`; the same room whenever the name is the same."""
+    def buffer(
+        self, name: str, columns: int, dtype: torch.dtype, rows: int | None = None
+    ) -> Tensor:
+        """Room for `rows` (max_rows) of `columns`; the same room whenever the name is the same."""
         key = (name, columns, dtype)
         if key not in self._buffers:
             with torch.inference_mode(False):  # so that any mode may write into it
-                self._buffers[key] = torch.zeros(self.max_rows, columns, dtype=dtype)
+                self._buffers[key] = torch.zeros(rows or self.max_rows, columns, dtype=dtype)
         return self._buffers[key]
 
     def add(self, kind: Kind, *arguments: Word | Tensor | None) -> None:
@@ -109,8 +111,9 @@ class Program:
     def _quantize(
         self, x: Tensor, columns: int, group: int, activations: Activations, rows: str
     ) -> tuple[Tensor, ...]:
+        room = padded(self.max_rows, activations)
         made = tuple(
-            self.buffer(f"{name}, {activations} by {group}", width, dtype)
+            self.buffer(f"{name}, {activations} by {group}", width, dtype, room)
             for name, (width, dtype) in zip(
                 ("codes", "scales", "sums"),
                 rounded_shapes(columns, group, activations),

@@ -33,7 +33,8 @@ typedef struct {
 enum {
     RK_NORM, RK_ROPE, RK_KV_WRITE, RK_SILU_MUL, RK_BITMASK,
     RK_QUANTIZE, RK_LINEAR_PACKED, RK_LINEAR_FLOAT, RK_ATTENTION, RK_GATHER,
-    RK_QUANTIZE_WIDE, RK_LINEAR_WIDE, RK_EMBED, RK_SAMPLE, RK_STORE_PAGES, RK_NUM_KINDS
+    RK_QUANTIZE_WIDE, RK_LINEAR_WIDE, RK_EMBED, RK_SAMPLE, RK_STORE_PAGES,
+    RK_STAGE_TILES, RK_LINEAR_TILES, RK_NUM_KINDS
 };
 
 /* Elements of KV pages; an int8 row ends with its float32 scale. See kv_types.py. */
@@ -66,6 +67,8 @@ void rk_linear_wide(const int64_t *arg, rk_thread *t);
 void rk_embed(const int64_t *arg, rk_thread *t);
 void rk_sample(const int64_t *arg, rk_thread *t);
 void rk_store_pages(const int64_t *arg, rk_thread *t);
+void rk_stage_tiles(const int64_t *arg, rk_thread *t);
+void rk_linear_tiles(const int64_t *arg, rk_thread *t);
 
 void *rk_scratch(rk_thread *t, size_t bytes); /* 64-byte aligned, valid until the next call */
 int64_t rk_attention_phases(const int64_t *arg);

@@ -98,6 +98,16 @@ static void put_codes(int bits, int size, int row, const uint8_t *code, uint8_t 
     }
 }
 
+static void put_half(char *to, f16 half) {
+    const f16 no_number = 0x7e00;
+    memcpy(to, (half & 0x7fff) > 0x7c00 ? &no_number : &half, 2);
+}
+
+static void put_float(char *to, float x) {
+    const uint32_t no_number = 0x7fc00000;
+    memcpy(to, x == x ? (const void *)&x : &no_number, 4);
+}
+
 /* rows x columns weights in blocks at `data`, the matrix's rows from `first` on -> codes and scales
  * of the whole matrix, both zeroed, rows padded to 16. */
 void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
@@ -118,6 +128,37 @@ void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, i
             if (lows)
                 memcpy(scale + 16 * each, each == 2 ? (void *)&halves[1] : (void *)&parts.low,
                        (size_t)each);
+        }
+}
+
+/* The same to the units of linear_tiles.c, which draws them; rows padded to 32. Scales that are
+ * not numbers become those whose halves, rounded, are none either. */
+void rk_repack_tiles(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
+                     uint8_t *codes_out, char *scales) {
+    int bits = forms[form].bits, size = forms[form].group, each = forms[form].half ? 2 : 4;
+    int lows = forms[form].has_low, per_block = forms[form].weights / size, parts_of = 32 / size;
+    int64_t groups = columns / size, row_bytes = columns / forms[form].weights * forms[form].bytes;
+    for (int64_t row = first; row < first + rows; row++)
+        for (int64_t g = 0; g < groups; g++) {
+            const uint8_t *block = data + (row - first) * row_bytes + g / per_block * forms[form].bytes;
+            int64_t unit = (row / 32 * (columns / 32) + g / parts_of) * 2 + row % 32 / 16;
+            uint8_t *code = codes_out + (unit * 16 + row % 16) * 4 * bits;
+            char *scale = scales + unit * 16 * each * (lows || parts_of == 2 ? 2 : 1) + row % 16 * each;
+            group parts = {0};
+            f16 halves[2];
+            take_apart((int)form, block, (int)(g % per_block), &parts, halves);
+            for (int k = 0; k < size; k++) {
+                int at = (int)(g % parts_of) * size + k;
+                if (bits == 4) code[at % 8 * 2 + at / 16] |= (uint8_t)(parts.code[k] << at / 8 % 2 * 4);
+                else code[at] = (uint8_t)(parts.code[k] - forms[form].zero);
+            }
+            if (each == 2) {
+                put_half(scale, halves[0]);
+                if (lows) put_half(scale + 32, halves[1]);
+                continue;
+            }
+            put_float(scale + g % parts_of * 64, parts.scale);
+            if (lows) put_float(scale + 64, parts.low);
         }
 }
 

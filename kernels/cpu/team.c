@@ -65,6 +65,7 @@ static void (*const operations[RK_NUM_KINDS])(const int64_t *, rk_thread *) = {
     [RK_ATTENTION] = rk_attention, [RK_GATHER] = rk_gather,
     [RK_QUANTIZE_WIDE] = rk_quantize_wide, [RK_LINEAR_WIDE] = rk_linear_wide,
     [RK_EMBED] = rk_embed, [RK_SAMPLE] = rk_sample, [RK_STORE_PAGES] = rk_store_pages,
+    [RK_STAGE_TILES] = rk_stage_tiles, [RK_LINEAR_TILES] = rk_linear_tiles,
 };
 
 void *rk_scratch(rk_thread *t, size_t bytes) {
@@ -88,10 +89,12 @@ static int64_t work_of(const rk_op *op) {
     case RK_KV_WRITE: return 48 * INT(7) * INT(8) * INT(10);
     case RK_SILU_MUL: return 16 * INT(2) * INT(3);
     case RK_BITMASK: return 8 * INT(2) * INT(3);
+    case RK_STAGE_TILES:
     case RK_QUANTIZE:
     case RK_QUANTIZE_WIDE: return 16 * INT(3) * INT(4);
     case RK_LINEAR_PACKED:
     case RK_LINEAR_WIDE: return INT(9) ? (INT(9) + 7) / 2 * INT(5) * INT(10) / 4 : 0;
+    case RK_LINEAR_TILES: return INT(9) ? (INT(9) + 40) * INT(5) * INT(10) / 40 : 0;
     case RK_LINEAR_FLOAT: return INT(4) ? (INT(4) + 3) * INT(5) * INT(6) / 4 : 0;
     case RK_STORE_PAGES: return 16 * INT(7) * INT(8) * INT(9) * FEW_PAGE;
     case RK_SAMPLE: return 16 * INT(2) * INT(3);

@@ -98,6 +98,8 @@ def load_decoder(
     max_context = _max_context(config, model.max_context)
     is_packed = any(isinstance(weight, PackedWeight) for weight in loaded.weights.values())
     rounds = is_packed and not on_triton and model.activations != "float32"
+    by_matrix_unit = library.multiplies_by_tiles()
+    forms = choose_forms("float32" if on_triton else model.activations, by_matrix_unit)
     by_tiles = rounds and model.activations != "int16" and library.attends_by_tiles(config.head_dim)
     kv_dtype = choose_kv_dtype(model.kv_dtype, dtype, rounds_inputs=rounds, by_tiles=by_tiles)
     if on_triton:
@@ -113,7 +115,7 @@ def load_decoder(
     if placement.device.type == "cuda":
         check_weights_fit(weight_bytes(tensors, dtype), dtype, GpuMemory(placement.device))
     del loaded  # or the parts of joined matrices would stay
-    weights = assemble(config, tensors, dtype, choose_forms(model.activations), placement.device)
+    weights = assemble(config, tensors, dtype, forms, placement.device)
     adapters = load_adapters(model.adapters, config, split)
     peers = None
     if split is not None:

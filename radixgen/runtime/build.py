@@ -135,7 +135,8 @@ def describe_forms(config: RuntimeConfig, runner: ModelRunner) -> str:
         return f"{kept}; Triton on {describe_device(runner.decoder.device)}"
     if library.library() is None:
         return f"{kept}; without C kernels"
-    return f"{kept}; inputs of quantised weights {describe(choose_forms(config.model.activations))}"
+    forms = choose_forms(config.model.activations, library.multiplies_by_tiles())
+    return f"{kept}; inputs of quantised weights {describe(forms)}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -44,18 +44,39 @@ def logits(
     setting: ActivationForm | None,
     kernels: Literal["c", "triton"] = "c",
     tokens: list[int] = TOKENS,
+    step: int | None = None,
 ) -> Tensor:
-    """[tokens, vocab] with packed weights, their inputs as set; None: with dequantised weights."""
+    """[tokens, vocab] with packed weights, their inputs as set; None: with dequantised weights.
+    `step`: so many tokens at a time; None: all."""
     loaded = load_model(files, packed=setting is not None)
-    forms = choose_forms(setting or "float32")
+    forms = choose_forms(setting or "float32", library.multiplies_by_tiles())
     weights = assemble(loaded.config, dict(loaded.weights), torch.float32, forms)
     decoder = Decoder(loaded.config, weights, kernels=kernels)
     assert isinstance(decoder.weights.head, PackedWeight) == (setting is not None)
     cache = KVCache.allocate(decoder.kv_layout(16), 3)
-    row = ScheduledRow("r", 0, tokens, 0, [0, 1, 2], False, GREEDY, 0, logprobs_from=0, next_id=0)
-    with torch.inference_mode():
-        inputs = build_inputs([row], cache, 259, decoder.max_context)
-        return decoder.logits(decoder.forward(inputs, cache))
+    parts, size = [], step or len(tokens)
+    for start in range(0, len(tokens), size):
+        part = tokens[start : start + size]
+        row = ScheduledRow(
+            "r", 0, part, start, [0, 1, 2], False, GREEDY, 0, logprobs_from=start, next_id=0
+        )
+        with torch.inference_mode():
+            inputs = build_inputs([row], cache, 259, decoder.max_context)
+            parts.append(decoder.logits(decoder.forward(inputs, cache)))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("setting", ["int8", "int16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])
+def test_however_tokens_are_cut_into_steps_their_bits_are_the_same(
+    tmp_path: Path, kind: str, setting: ActivationForm
+) -> None:
+    if library.library() is None or (setting == "bfloat16" and not library.multiplies_by_tiles()):
+        pytest.skip("no kernel here for such inputs")
+    files = tiny_gguf(tmp_path, kind)
+    together = logits(files, setting)
+    for step in (1, 3, 17):
+        assert torch.equal(logits(files, setting, step=step), together), step
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_1", "Q8_0", "Q4_K", "Q6_K"])
@@ -71,6 +92,9 @@ def test_the_loaded_model_equals_the_dequantised_one_to_rounding(tmp_path: Path,
     assert errors["float32"] < 1e-4, errors  # a random model doubles each error a few times
     assert errors["int16"] < 3e-2, errors
     assert errors["int8"] > errors["int16"] > errors["float32"], errors
+    if library.multiplies_by_tiles():
+        error = (logits(files, "bfloat16") - expected).abs().max() / expected.abs().max()
+        assert errors["float32"] < float(error) < max(3e-2, errors["int8"]), (error, errors)
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q6_K"])

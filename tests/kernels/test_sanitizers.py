@@ -20,7 +20,7 @@ OPTIONS = "detect_leaks=0:abort_on_error=0:verify_asan_link_order=0"
 # One test of each operation, and those of odd shapes and places.
 CHOSEN = (
     "rounded_activations or float_linear or pointwise or heads or 1000 or shared or unaligned"
-    " or narrow or embedded or choices"
+    " or narrow or embedded or choices or few_and_many or not_finite"
 )
 CODE = """
 import sys

@@ -5,6 +5,7 @@ import torch
 from helpers import random_blocks
 
 from radixgen.config import ActivationForm, KVDtype
+from radixgen.errors import ConfigError
 from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
 from radixgen.model.assemble import assemble
@@ -15,11 +16,20 @@ from radixgen.model.weights import expected_shapes
 
 
 def test_a_setting_names_the_form_of_all_places() -> None:
-    assert choose_forms("int16") == dict.fromkeys(PLACES, "int16")
-    assert choose_forms("auto") == AUTO
-    assert describe(choose_forms("int8")) == "int8: qkv, output, gate_up, down, head"
-    mixed: Forms = {**choose_forms("int8"), "output": "int16"}
+    for by_tiles in (False, True):
+        assert choose_forms("int16", by_tiles) == dict.fromkeys(PLACES, "int16")
+    int8 = choose_forms("int8", by_tiles=False)
+    assert describe(int8) == "int8: qkv, output, gate_up, down, head"
+    mixed: Forms = {**int8, "output": "int16"}
     assert describe(mixed) == "int8: qkv, gate_up, down, head; int16: output"
+
+
+def test_bfloat16_is_refused_where_no_matrix_unit_multiplies_it() -> None:
+    for by_tiles in (False, True):
+        assert choose_forms("auto", by_tiles) == AUTO
+    assert choose_forms("bfloat16", by_tiles=True) == dict.fromkeys(PLACES, "bfloat16")
+    with pytest.raises(ConfigError, match=r"matrix unit.*'int16'"):
+        choose_forms("bfloat16", by_tiles=False)
 
 
 def test_pages_hold_what_is_asked_for_or_what_hidden_states_are() -> None:
@@ -40,7 +50,7 @@ def test_pages_hold_what_is_asked_for_or_what_hidden_states_are() -> None:
         assert str(choose_kv_dtype(setting, torch.float32)) == f"torch.{name}"
 
 
-@pytest.mark.parametrize("setting", ["auto", "int8", "int16", "float32"])
+@pytest.mark.parametrize("setting", ["auto", "int8", "int16", "bfloat16", "float32"])
 @pytest.mark.parametrize("tied_head", [False, True])
 def test_assembled_weights_meet_inputs_as_chosen(setting: ActivationForm, tied_head: bool) -> None:
     config = DecoderConfig(
@@ -54,7 +64,7 @@ def test_assembled_weights_meet_inputs_as_chosen(setting: ActivationForm, tied_h
         if len(shape) == 2:
             data = torch.from_numpy(random_blocks("Q4_1", *shape))
             tensors[name] = PackedWeight("q4_1", (shape[0], shape[1]), data)
-    forms = choose_forms(setting)
+    forms = choose_forms(setting, by_tiles=True)
     weights = assemble(config, tensors, torch.float32, forms)
     assert isinstance(weights.head, PackedWeight)
     assert weights.head.activations == forms["head"]
