@@ -24,6 +24,7 @@ from radixgen.grammars.json_layout import Layout
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
 from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
+from radixgen.grammars.text_emptiness import is_endless
 
 
 class Context(Protocol):
@@ -193,11 +194,18 @@ class ObjectRules:
 
     @cached_property
     def _is_open(self) -> bool:
-        """Whether every undeclared name is known to have a value, whichever rules hold of it."""
-        wanted = [wanted for _, wanted in self._shape.every]
-        if len(wanted) > 1:
-            wanted.append(ANYTHING.union(*wanted))
-        return len(wanted) <= 3 and all(map(self._context.productive, wanted))
+        """Whether there surely is an undeclared name that has a value: all have one, whichever
+        rules hold of them, or those of a pattern, which has them without end."""
+        productive, every = self._context.productive, self._shape.every
+        for keys, wanted in every:
+            if len(keys.inside) == 1 and not keys.outside and is_endless(*keys.inside):
+                others = [w for k, w in every if k is not keys and not keys.inside <= k.outside]
+                if not others and productive(wanted):
+                    return True
+        goals = [wanted for _, wanted in every]
+        if len(goals) > 1:
+            goals.append(ANYTHING.union(*goals))
+        return len(goals) <= 3 and all(map(productive, goals))
 
     @cached_property
     def _classes(self) -> list[KeyClass]:

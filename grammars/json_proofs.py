@@ -230,13 +230,15 @@ def _has_value(node: Schema) -> bool:
     if not _HARD.isdisjoint(value):
         return False
     if not _CHOOSING.isdisjoint(value):
-        if len(SAYING.intersection(value)) > 1:
-            return False
+        said = SAYING.intersection(value)
         if "$ref" in value:
-            return has_value(node.document.resolve(node, "$ref"))
+            return len(said) == 1 and has_value(node.document.resolve(node, "$ref"))
+        if len(said - {"type"}) > 1:
+            return False
+        stated = value.get("type")
         if "anyOf" in value:
-            return any(map(has_value, node.children("anyOf")))
-        return _has_one_of(node.children("oneOf"))
+            return any(has_value(n) and _is_within(n, stated) for n in node.children("anyOf"))
+        return _has_one_of(node.children("oneOf"), stated)
     if "enum" in value or "const" in value:
         return SAYING.intersection(value) <= _LISTING and _admits_some(node)
     stated = value.get("type", "null")
@@ -245,10 +247,21 @@ def _has_value(node: Schema) -> bool:
     return any(_of_type(node, kind) for kind in stated)
 
 
-def _has_one_of(nodes: list[Schema]) -> bool:
-    """Whether one schema plainly has values, none of which the others have."""
+def _is_within(node: Schema, stated: str | list[str] | None) -> bool:
+    """Whether all values of a schema plainly are of the types that stand beside it."""
+    if stated is None:
+        return True
+    meant = node.document.resolve(node) if only_refers(node) else node
+    own = meant.value.get("type")
+    return own is not None and "$ref" not in meant.value and own in (stated, *stated)
+
+
+def _has_one_of(nodes: list[Schema], stated: str | list[str] | None) -> bool:
+    """Whether one schema plainly has values, of the types that stand beside it, none of which the
+    others have."""
     return any(
         has_value(node)
+        and _is_within(node, stated)
         and all(at == index or differ_in_kind(node, other) for at, other in enumerate(nodes))
         for index, node in enumerate(nodes)
     )

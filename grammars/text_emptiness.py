@@ -157,6 +157,21 @@ def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool
     return True
 
 
+@lru_cache(4096)
+def is_endless(expr: Expr) -> bool:
+    """Whether a look shows that there are texts without end in the language. False says nothing."""
+    return not is_boolean(expr) and _repeats(expr)
+
+
+def _repeats(node: Node) -> bool:
+    match node:
+        case Concat() | Union():  # of which no part is empty
+            return any(map(_repeats, node.args))
+        case Repeat():  # of what has a text beside the empty one
+            return node.high is None or _repeats(node.item)
+    return False
+
+
 @lru_cache(8192)
 def is_boolean(node: Node) -> bool:
     """Whether an intersection or complement is somewhere in it."""

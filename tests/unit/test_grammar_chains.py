@@ -143,6 +143,26 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{}],
         [{"a": {}}, {"b": {"x": 1, "y": 2}}],
     ),
+    "members of a pattern, and no others": (
+        {
+            "type": "object",
+            "properties": {"ab": {}, "c": {"type": "null"}},
+            "patternProperties": {"^a": {"type": "integer"}},
+            "additionalProperties": False,
+        },
+        [{"ab": 1, "c": None, "a": 2, "abc": 3}, {"abb": 0}, {}],
+        [{"b": 1}, {"a": "x"}, {"ab": None}, {"c": None, "ab": 1}],
+    ),
+    "members of a pattern without values": (
+        {
+            "type": "object",
+            "properties": {"c": {"type": "null"}},
+            "patternProperties": {"^a": {"type": "integer", "minimum": 2, "maximum": 1}},
+            "additionalProperties": False,
+        },
+        [{"c": None}, {}],
+        [{"a": 1}, {"c": None, "a": 2}],
+    ),
     "one text before different marks": (
         {"type": "array", "items": {"anyOf": [FORMATS, KEYED]}},
         [["ab/c", {"k": "ab/c.d"}, "a"], [{"k": "x", "y": "!"}]],

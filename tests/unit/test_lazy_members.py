@@ -101,6 +101,7 @@ def test_members_far_apart(required: list[str], more: bool) -> None:
     assert not accepts(schema, '{"p1": "y"}')
 
 
+DEFS = {"o": {"type": "object", "required": ["a"], "properties": {"a": {"type": "null"}}}}
 PLAIN: list[dict[str, Any]] = [
     {"type": "number", "minimum": -1, "maximum": 1, "multipleOf": 0.01},
     {"type": "integer", "exclusiveMinimum": 7},
@@ -109,6 +110,8 @@ PLAIN: list[dict[str, Any]] = [
     {"required": ["a"], "properties": {"a": {"type": "null"}}},
     {"type": "array", "minItems": 2, "items": {"type": ["null", "string"]}},
     {"$ref": "#/$defs/b", "$defs": {"b": {"anyOf": [{"type": "boolean"}, False]}}},
+    {"type": "object", "anyOf": [{"type": "string"}, {"$ref": "#/$defs/o"}], "$defs": DEFS},
+    {"type": ["object", "null"], "oneOf": [{"$ref": "#/$defs/o"}, {"type": "null"}], "$defs": DEFS},
 ]
 NOT_PLAIN: list[dict[str, Any]] = [
     {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
@@ -124,6 +127,9 @@ NOT_PLAIN: list[dict[str, Any]] = [
     {"type": "string", "pattern": "a^b"},
     {"type": "integer", "enum": [0.5]},
     {"type": []},
+    {"type": "object", "anyOf": [{"type": "string"}, {"type": "array"}]},
+    {"type": "object", "oneOf": [{"type": "object"}, {"type": "object"}]},
+    {"type": "null", "oneOf": [{"type": "object"}, {"type": "string"}]},
 ]
 
 

@@ -9,7 +9,7 @@ from radixgen.grammars.encode import utf8
 from radixgen.grammars.expr import ANY_CHAR, EMPTY, Expr, complement, conj, repeat
 from radixgen.grammars.json_texts import any_of, few, language, lengths, matches
 from radixgen.grammars.regex import parse
-from radixgen.grammars.text_emptiness import combinations, text_is_empty
+from radixgen.grammars.text_emptiness import combinations, is_endless, text_is_empty
 
 PATTERNS = ["a", "^a*$", "^(ab)+$", "^[^b]{2,3}$", "b$", "^(aa|bb)*$", "^.{5}$", "é|^$"]
 
@@ -78,3 +78,13 @@ def test_combinations_are_what_each_search_finds() -> None:
         met = frozenset(e for e, h in zip(languages, held, strict=True) if h)
         assert (met in found) == (text_is_empty(conj(*parts)) is False)
     assert combinations(frozenset(languages), 3) is None
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, "^$", "^(|a{0,3})$", "^(a*){2}$", "^(?!a).*$"])
+def test_what_looks_endless_is(pattern: str) -> None:
+    expr = whole(pattern)
+    longer = conj(expr, lengths(12, None).expr)
+    if is_endless(expr):
+        assert text_is_empty(longer) is False
+    elif "(?" not in pattern:
+        assert text_is_empty(longer) is True
