@@ -40,7 +40,8 @@ MOST_SHARE = 3  # times as long, with as many times the characters
 MOST_AHEAD = 0.004  # seconds for rules
 LEAST_AHEAD = 0.0012  # of what a front end has read, and the engine did not by itself: seldom plain
 ENOUGH_SECONDS = 0.007  # of a compile, with all that
-MOST_SECONDS = 0.012  # with what would take longest within a mask, as few schemas have
+MOST_SECONDS = 0.012  # with what would take longest within a mask, as few schemas have,
+HUGE_SOURCE = 50_000  # or with all that takes long, from so many characters on
 DEAR_SECONDS = 0.001  # for what takes long each, even where a compile took more than enough
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
@@ -251,7 +252,8 @@ def _look_ahead(
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
     if rules.dear and not isinstance(met, int):
         spent = time.thread_time() - begin
-        enough = max(ENOUGH_SECONDS - spent, DEAR_SECONDS)
+        enough = MOST_SECONDS if len(source) >= HUGE_SOURCE else ENOUGH_SECONDS
+        enough = max(enough - spent, DEAR_SECONDS)
         made = engine.make_ahead(rules.dear, enough, MOST_SECONDS - spent)
         met = range(met.start, made.stop)
     seconds = 0.0 if isinstance(met, int) else LEAST_AHEAD

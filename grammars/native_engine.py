@@ -30,6 +30,7 @@ Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
 VERY_DEAR = 0.0005  # seconds that a text asks for at once, from which on there is more time
+FIRST_BYTES = (b'"', b'{"')  # of such a node, if it has them
 SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
@@ -220,9 +221,11 @@ class NativeEngine:
             if time.thread_time() + SLOWER * cost > (end if together < VERY_DEAR else last):
                 continue
             with self._lock, contextlib.suppress(InvalidGrammar):
-                index = self.nodes.index_of(make())
+                index = self.nodes.index_of(node := make())
                 if index is not None:
                     self._expand(index)
+                if together >= VERY_DEAR and time.thread_time() < last:
+                    self.prepare(self.start(node), FIRST_BYTES)
         return range(before, self.nodes.met())
 
     def look_ahead(self, rules: range, seconds: float) -> None:
