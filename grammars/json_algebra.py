@@ -17,8 +17,17 @@ from radixgen.grammars import json_keywords as own
 from radixgen.grammars.json_bounds import all_apart, are_unlike
 from radixgen.grammars.json_bounds import apart as are_apart
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_keywords import KINDS, has, lacks
-from radixgen.grammars.json_sets import EVERY, NONE, complement
+from radixgen.grammars.json_keywords import has, lacks
+from radixgen.grammars.json_sets import (
+    EVERY,
+    MAX_SHAPES,
+    NONE,
+    beside_listed,
+    complement,
+    counted,
+    joined_shapes,
+    union_of,
+)
 from radixgen.grammars.json_shapes import (
     ANY_ARRAY,
     ANY_OBJECT,
@@ -29,6 +38,7 @@ from radixgen.grammars.json_shapes import (
     meet_arrays,
     meet_objects,
     need_unlike,
+    required_by_all,
 )
 from radixgen.grammars.json_terms import (
     INCLUDING,
@@ -36,15 +46,17 @@ from radixgen.grammars.json_terms import (
     TooMany,
     fewer,
     hides_siblings,
+    kinds_of,
     possible_kinds,
     stated_as,
     terms,
+    too_many_pairs,
 )
 from radixgen.grammars.json_texts import Texts
 from radixgen.grammars.json_unevaluated import Cases
 
-MAX_SHAPES = 512  # alternatives of one schema for objects, or for arrays
 MAX_MEETS = 30_000  # of two shapes, in the whole schema
+MAX_PAIRS = 100_000  # of the schemas of one oneOf, compared with each other
 MAX_PROOF_DEPTH = 4  # of members within members, when a goal is asked whether it is empty
 
 Refuse = Callable[[str, Schema, str], None]  # keyword, where, why; returns if it may be left out
@@ -83,11 +95,9 @@ class Algebra:
 
     def join(self, kind: str, one: Any, other: Any) -> Any:
         """The union of two sets of one kind. Raises TooMany."""
-        if kind in ("null", "boolean"):
-            return one | other
-        if kind in ("number", "string"):
-            return one.join(other)
-        return _joined(one, other, ANY_OBJECT if kind == "object" else ANY_ARRAY)
+        if kind in ("object", "array"):
+            return joined_shapes(one, other, EVERY[kind])
+        return one | other if kind in ("null", "boolean") else one.join(other)
 
     def _meet_shapes(self, one: Any, other: Any, top: Any, meet: Any) -> Any:
         if one == (top,):
@@ -232,11 +242,8 @@ class Algebra:
         path.pop()
 
     def _refuse_cycle(self, node: Schema) -> NoReturn:
-        raise InvalidGrammar(
-            "a schema that refers to itself without a member or an item in between says "
-            "nothing about any value",
-            node.path,
-        )
+        why = "without a member or an item in between says nothing about any value"
+        raise InvalidGrammar(f"a schema that refers to itself {why}", node.path)
 
     def _refuse_size(self, keyword: str, node: Schema) -> None:
         why = f"its combination with what stands beside it has over {MAX_SHAPES} alternatives"
@@ -330,6 +337,8 @@ class Algebra:
 
     def combine(self, every: bool, kind: str, parts: Iterable[Any]) -> Any:
         """The intersection of all parts, or their union."""
+        if not every and kind not in ("object", "array"):
+            return union_of(kind, parts)
         found = self.every(kind) if every else NONE[kind]
         for part in parts:
             found = (self.meet if every else self.join)(kind, found, part)
@@ -359,9 +368,20 @@ class Algebra:
     def _exactly_one(self, nodes: list[Schema], kind: str, among: Any) -> Any:
         """The union over the schemas of what satisfies this one and none that it overlaps."""
         sets = [self.meet(kind, among, self.evaluate(node, kind)) for node in nodes]
-        found, apart = NONE[kind], dict[frozenset[int], bool]()
-        if kind == "object" and among and all_apart(nodes, kind, _required_by_all(among)):
+        if kind == "object" and among and all_apart(nodes, kind, required_by_all(among)):
             return self.combine(False, kind, sets)
+        if kind in ("object", "array"):
+            return self._alone(nodes, sets, kind)
+        once, values, endless = counted(kind, sets)
+        if not endless:
+            return once
+        sets = [sets[index] for index in endless]
+        alone = self._alone([nodes[index] for index in endless], sets, kind)
+        return beside_listed(kind, once, values, sets, alone)
+
+    def _alone(self, nodes: list[Schema], sets: list[Any], kind: str) -> Any:
+        """What is in the set of one schema and satisfies none of the others: looked at in pairs."""
+        found, apart = NONE[kind], dict[frozenset[int], bool]()
         for index, alone in enumerate(sets):
             for other, node in enumerate(nodes):
                 if not alone:
@@ -372,6 +392,8 @@ class Algebra:
                 if pair not in apart:
                     plainly = are_apart(nodes[index], node, kind)
                     apart[pair] = plainly or self.disjoint(kind, sets[index], sets[other])
+                    if len(apart) > MAX_PAIRS:
+                        raise too_many_pairs(nodes, MAX_PAIRS)
                 if not apart[pair]:
                     alone = self.meet(kind, alone, self.evaluate(node, kind, False))
             found = self.join(kind, found, alone)
@@ -416,7 +438,7 @@ class Algebra:
         else:
             self._depth += 1
             try:
-                found = all(self._is_void(wanted, kind) for kind in _kinds_of(wanted))
+                found = all(self._is_void(wanted, kind) for kind in kinds_of(wanted))
             except Undecided:
                 return False
             finally:
@@ -427,22 +449,3 @@ class Algebra:
     def _is_void(self, wanted: Goal, kind: str) -> bool:
         found = self.goal_set(wanted, kind)
         return found.is_empty() if kind in ("number", "string") else not found
-
-
-def _kinds_of(wanted: Goal) -> Iterator[str]:
-    """The kinds of values that every `type` of a goal lets through."""
-    stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
-    return (kind for kind in KINDS if all(own.admits(node, kind) for node in stated))
-
-
-def _required_by_all(shapes: Iterable[ObjectShape]) -> frozenset[str]:
-    return frozenset.intersection(*(shape.required for shape in shapes))
-
-
-def _joined(one: tuple[Any, ...], other: tuple[Any, ...], top: Any) -> tuple[Any, ...]:
-    if top in one or top in other:
-        return (top,)
-    found = tuple(dict.fromkeys(one + other))
-    if len(found) > MAX_SHAPES:
-        raise TooMany
-    return found

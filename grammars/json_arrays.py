@@ -7,16 +7,25 @@ values of a finite set were used. Unique items out of too many values to list: `
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, repeat, union
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_layout import Layout
-from radixgen.grammars.json_shapes import ANYTHING, ArrayShape, Count, Goal, goal
+from radixgen.grammars.json_listed import MAX_UNIQUE, Drawn
+from radixgen.grammars.json_shapes import (
+    ANYTHING,
+    MAX_ALIKE,
+    MAX_COUNTED,
+    ArrayShape,
+    Count,
+    Goal,
+    goal,
+    too_many,
+)
 from radixgen.grammars.json_unique import NOTHING, Differing, Taken
 from radixgen.grammars.json_unlike import NOBODY, Few, Rivals
-
-MAX_UNIQUE = 4096  # different values that an array with uniqueItems may have
 
 
 class Context(Protocol):
@@ -58,8 +67,7 @@ class ArrayRules:
         self._is_derived = is_derived  # from what a value must not be
         self._shape = shape
         self._layout = self._context.layout
-        self._values: dict[Any, Node] | None = None
-        self._bits: dict[Any, int] = {}
+        self._drawn: Drawn | None = None
         self._high = shape.high
         self._differing: Differing | None = None
         self._rivals = Rivals(shape.unlike)
@@ -69,16 +77,30 @@ class ArrayRules:
 
     def start(self) -> Node:
         """The whole array."""
+        self._check_counts()
         opened = self._layout.opened(b"[")
         if self._shape.unique is not None and self._shape.high not in (0, 1):
             self._find_values(self._shape.unique)
-        independent = self._values is None and self._differing is None
+        independent = self._drawn is None and self._differing is None
         if independent and not (self._shape.counts or self._shape.unlike):
             return concat(opened, self._plain())
         rivals = self._rivals.every
         first = Progress(counts=(0,) * len(self._shape.counts), rivals=rivals)
         empty = literal(b"]") if self._may_close(first) else EMPTY
         return concat(opened, union(empty, self._next(first)))
+
+    def _check_counts(self) -> None:
+        """Refuses more to count than can be looked through for a way to the end."""
+        counts = self._shape.counts
+        if not too_many(count.low for count in counts):
+            return
+        node = counts[0].node
+        why = (
+            f"what {len(counts)} of it ask for are over {MAX_ALIKE} items of a kind, or there are "
+            f"over {MAX_COUNTED} ways to have a part of them; ask for fewer, or lower minContains"
+        )
+        self._context.refuse(node.key.split("/")[1] if node.key else "contains", _owner(node), why)
+        self._shape = replace(self._shape, counts=())
 
     def goals(self) -> Iterator[Goal]:
         """Every goal that an item may get."""
@@ -130,8 +152,12 @@ class ArrayRules:
                 self._tell_apart(owner)
                 return
             values |= members
-        self._values = values
-        self._bits = {value: 1 << index for index, value in enumerate(values)}
+        drawn = Drawn(self._context, self._shape, values)
+        why = drawn.why_not()
+        if why is not None:
+            self._context.refuse("uniqueItems", owner, why)
+            return
+        self._drawn = drawn
 
     def _tell_apart(self, owner: Schema) -> None:
         """Unique items without a list of values. Refuses where they may run out."""
@@ -147,25 +173,30 @@ class ArrayRules:
     def _next(self, now: Progress) -> Node:
         """One more item, and what follows."""
         key = ("item", self._context, self._shape, now)
-        return self._context.rules.rule(
-            key, lambda: self._item(now), self._has_another(now) or None
-        )
+        drawn, sure, way = self._drawn, None, None
+        if drawn is not None:
+            sure = drawn.is_sure(now.used, is_open=True) or None
+            way = partial(self._shortest, drawn, now) if drawn.is_one_list else None
+        return self._context.rules.rule(key, lambda: self._item(now), sure, way=way)
 
-    def _has_another(self, now: Progress) -> bool:
-        """Whether a look shows that one more item may come: a listed value is left, and an array
-        that ends with it is long enough. Then no rule is expanded for it."""
-        shape = self._shape
-        if self._values is None or shape.counts or shape.unlike or now.items + 1 < shape.low:
-            return False
+    def _shortest(self, drawn: Drawn, now: Progress) -> Node:
+        """The shortest value that is left, and what follows: other items make no text shorter."""
         if self._high is not None and now.items >= self._high:
-            return False
-        members = self._context.members(shape.goal_of(now.items)) or ()
-        return any(not self._bits[value] & now.used for value in members)
+            return EMPTY
+        found = drawn.shortest(self._shape.goal_of(now.items), now.used)
+        if found is None:
+            return EMPTY
+        text, used = found
+        return concat(literal(text), self._after(replace(self._more_items(now), used=used)))
+
+    def _more_items(self, now: Progress) -> Progress:
+        return replace(now, items=min(now.items + 1, self._cap))
 
     def _after(self, now: Progress) -> Node:
         key = ("after item", self._context, self._shape, now)
-        closes = self._may_close(now) or None
-        return self._context.rules.rule(key, lambda: self._end_or_more(now), closes)
+        drawn = self._drawn
+        sure = self._may_close(now) or (drawn and drawn.is_sure(now.used, is_open=False))
+        return self._context.rules.rule(key, lambda: self._end_or_more(now), sure or None)
 
     def _end_or_more(self, now: Progress) -> Node:
         close = self._layout.closed(b"]") if self._may_close(now) else EMPTY
@@ -195,7 +226,7 @@ class ArrayRules:
         wanted = shape.goal_of(now.items)
         if self._differing is not None:
             wanted = self._differing.goal_of(now.items, now.taken)
-        more = replace(now, items=min(now.items + 1, self._cap))
+        more = self._more_items(now)
         return union(
             *(
                 self._one(goals, replace(then, counts=counts))
@@ -214,15 +245,12 @@ class ArrayRules:
         ]
 
     def _one(self, wanted: Goal, after: Progress) -> Node:
-        if self._values is None:
+        if self._drawn is None:
             return concat(self._context.value(wanted), self._after(after))
-        members = self._context.members(wanted) or {}
-        found: list[Node] = []
-        for value, text in members.items():
-            bit = self._bits[value]
-            if not after.used & bit:
-                found.append(concat(text, self._after(replace(after, used=after.used | bit))))
-        return union(*found)
+        key = ("drawn item", self._context, self._shape, wanted, after)
+        return self._drawn.item(
+            key, wanted, after.used, lambda used: self._after(replace(after, used=used))
+        )
 
     def _ways(
         self, wanted: Goal, now: Progress, index: int
@@ -235,6 +263,10 @@ class ArrayRules:
         for also, after in _belongs(count, had, now.items):
             for goals, counts in self._ways(wanted | also, now, index + 1):
                 yield goals, (after, *counts)
+
+
+def _owner(node: Schema) -> Schema:
+    return node if node.parent is None else node.parent
 
 
 def _belongs(count: Count, had: int, index: int) -> Iterator[tuple[Goal, int]]:

@@ -21,7 +21,7 @@ from radixgen.grammars.json_keywords import (
 from radixgen.grammars.json_shapes import Goal
 from radixgen.grammars.json_terms import INCLUDING, Term, hides_siblings, terms
 
-MANY = 100  # above this the alternatives are worked out; far below json_algebra.MAX_SHAPES
+MANY = 100  # above this the alternatives are worked out; far below json_sets.MAX_SHAPES
 CAP = MANY * MANY
 MAX_INCLUDED = 16  # schemas that one includes by allOf and $ref, and that are looked at with it
 # The keywords by which an object, or an array, can fail a schema, in so many ways each as their

@@ -10,6 +10,7 @@ from typing import Any
 from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import admits
+from radixgen.grammars.json_shapes import too_many
 from radixgen.grammars.json_terms import (
     DEPENDENCIES,
     INCLUDING,
@@ -28,7 +29,7 @@ _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", *DEPENDENCIES))
-_LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties"}
+_LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties", "contains"}
 _MORE = _COMBINING | INCLUDING
 _MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
 _BY_PART = frozenset(("required", "properties", "patternProperties", "prefixItems", "items"))
@@ -86,11 +87,13 @@ def _reached(waiting: list[Schema], steps: Steps) -> set[Schema]:
 
 def _directly(steps: Steps) -> list[Schema]:
     """Those whose own keywords may be refused."""
-    found, bounded, combining = [], [], []
+    found, bounded, combining, counting = [], [], [], []
     for node in steps:
         value = node.value
         if _LOOKED_AT.isdisjoint(value):
             continue
+        if "contains" in value:
+            counting.append(node)
         if not _MAYBE.isdisjoint(value):
             if _is_hard(value):
                 found.append(node)
@@ -104,11 +107,18 @@ def _directly(steps: Steps) -> list[Schema]:
     if bounded:
         failing = _failing(steps)
         found += (node for node in bounded if node in failing)
+    if counting and too_many(max(map(int, _counts(node))) for node in counting):
+        found += counting
     if combining:
         before = _before(steps)
         alone = (node for node in combining if not _is_included(node, before.get(node, ())))
         found += (node for node in alone if alternatives(node) > MANY)
     return found
+
+
+def _counts(node: Schema) -> tuple[Any, Any]:
+    """How many items of a kind may have to be there, whether a schema holds or is to fail."""
+    return node.value.get("minContains", 1), node.value.get("maxContains", 0)
 
 
 def _are_few(node: Schema) -> bool:

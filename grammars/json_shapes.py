@@ -5,7 +5,7 @@ member or item is a `Goal`: schemas that it has to satisfy, or, with the sign Fa
 Knows how two shapes meet. Knows no schema's keywords and no text.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from radixgen.grammars.expr import Expr
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_texts import matches
 
+MAX_COUNTED = 1024  # ways to have a part of the items of some kinds that an array has to have
+MAX_ALIKE = 512  # of one kind
 Goal = frozenset[tuple[Schema, bool]]
 ANYTHING: Goal = frozenset()
 
@@ -42,6 +44,16 @@ def is_never(wanted: Goal) -> bool:
         (node, not sign) in wanted or (sign and node is node.document.false)
         for node, sign in wanted
     )
+
+
+def too_many(counts: Iterable[int]) -> bool:
+    """Whether there is no looking through the ways to have so many items of each of some kinds."""
+    number = 1
+    for count in counts:
+        number *= count + 1
+        if number > MAX_COUNTED or count > MAX_ALIKE:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +219,11 @@ def need_unlike(one: ObjectShape, other: ObjectShape, never: Never) -> bool:
     return any(
         never(one.goal_of(name) | other.goal_of(name)) for name in one.required | other.required
     )
+
+
+def required_by_all(shapes: Iterable[ObjectShape]) -> frozenset[str]:
+    """The names that each of some shapes, at least one, needs."""
+    return frozenset.intersection(*(shape.required for shape in shapes))
 
 
 def meet_arrays(one: ArrayShape, other: ArrayShape, never: Never) -> ArrayShape | None:

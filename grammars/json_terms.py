@@ -3,8 +3,10 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.json_document import LATEST, Schema
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
+from radixgen.grammars.json_shapes import Goal
 
 REFERRING = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 INCLUDING = REFERRING | {"allOf"}  # all of it holds
@@ -21,6 +23,16 @@ def fewer(keyword: str) -> str:
     if keyword in DEPENDENCIES:
         return "let fewer names depend on others, as each doubles the alternatives"
     return "give the alternatives distinct constants of one required property, or fewer of them"
+
+
+def too_many_pairs(nodes: list[Schema], most: int) -> InvalidGrammar:
+    """What is wrong with the schemas of a oneOf that have to be compared with each other."""
+    owner = next(node.parent for node in nodes if node.parent is not None)
+    return InvalidGrammar(
+        f"oneOf has {len(nodes)} schemas of a kind, of which over {most} pairs would have to be "
+        f"compared; tell them apart by type or by constants, or write anyOf",
+        f"{owner.path}/oneOf",
+    )
 
 
 def hides_siblings(node: Schema) -> bool:
@@ -52,6 +64,12 @@ def in_place(node: Schema) -> Iterator[Schema]:
                 yield part
             elif keyword != "dependencies":  # whose lists are of names
                 yield from part
+
+
+def kinds_of(wanted: Goal) -> Iterator[str]:
+    """The kinds of values that every `type` of a goal lets through."""
+    stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
+    return (kind for kind in KINDS if all(admits(node, kind) for node in stated))
 
 
 def possible_kinds(node: Schema) -> Collection[str]:

@@ -70,9 +70,7 @@ class Differing:
         if shape.counts:
             return "beside contains it needs items from a list; give them an enum"
         if shape.low > MAX_ITEMS:
-            return (
-                f"over {MAX_ITEMS} items are not told apart; lower minItems, or give them an enum"
-            )
+            return f"over {MAX_ITEMS} items cannot be; lower minItems, or give the items an enum"
         if self.most >= self._wanted:
             return None
         return "the items may run out of different values; give them an enum, or a lower maxItems"

@@ -44,6 +44,7 @@ class Shortest:
         self._usable = sum({1 << byte for token in self._first for byte in token})
         self._is_any_usable = self._usable == ALL_BYTES
         self._rules: dict[Rule, int] = {}
+        self._wayless: set[Rule] = set()  # rules whose way no tokens spell
         self._regular: dict[Expr, int] = {}
         self._stacks: dict[Stack, int] = {automaton.end: 0}
         self._found: dict[State, list[int] | None] = {}
@@ -110,17 +111,29 @@ class Shortest:
                     self._rules[rule] = min(rule.most, NEVER)
                 elif rule not in self._rules and rule not in fresh:
                     fresh[rule] = NEVER
-                    waiting.append(_way(rule))
+                    waiting.append(self._way(rule))
         self._rules.update(fresh)
         changed = bool(fresh)
         while changed:
             changed = False
             for rule in fresh:
-                cost = self._cost(_way(rule))
+                cost = self._cost(self._way(rule))
                 if cost < self._rules[rule]:
                     self._rules[rule] = cost
                     changed = True
+        lost = {r for r in fresh if r.way is not None and self._rules[r] == NEVER} - self._wayless
+        if lost:  # no token has some byte of the way: look everywhere
+            self._wayless |= lost
+            for rule in fresh:
+                del self._rules[rule]
+            return self._solve(node)
         return self._cost(node)
+
+    def _way(self, rule: Rule) -> Node:
+        """Where the shortest text of a rule is looked for."""
+        if rule.way is None or rule in self._wayless:
+            return normal_body(rule)
+        return prune(rule.way())
 
     def _cost(self, node: Node) -> int:
         match node:
@@ -160,11 +173,6 @@ class Shortest:
             _, token, place = best[place]
             tokens.append(token)
         return tokens
-
-
-def _way(rule: Rule) -> Node:
-    """Where the shortest text of a rule is looked for."""
-    return normal_body(rule) if rule.way is None else prune(rule.way())
 
 
 def _rules_in(node: Node) -> Iterable[Rule]:

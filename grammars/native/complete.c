@@ -163,6 +163,10 @@ static u32 open_rule(Engine *e, u32 rule) {
         e->rules.p[rule].cost = NEVER;
         PUSH(e, e->open_rules, rule);
         u32 cost = cost_now(e, rule_way(e, rule));
+        if (cost == NEVER && e->rules.p[rule].has_way) { /* no token has some byte of it: look everywhere */
+            e->rules.p[rule].has_way = 0;
+            cost = cost_now(e, rule_way(e, rule));
+        }
         if (cost < e->rules.p[rule].cost) e->rules.p[rule].cost = cost;
     }
     return e->rules.p[rule].cost;

@@ -1,9 +1,12 @@
 """What cannot be enforced or followed is refused when it is compiled, before there is any text."""
 
 import json
+from itertools import permutations
+from random import Random
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.compiler import GrammarCompiler
@@ -199,5 +202,95 @@ def test_no_array_is_begun_that_may_not_end() -> None:
     assert not matcher(bounds).accept_bytes(b"[")
     assert matcher(bounds).accept_bytes(b"{")
     many = {"items": {"items": {"type": "string"}, "uniqueItems": True, "minItems": 257}}
-    with pytest.raises(InvalidGrammar, match=r"over 256 items .* lower minItems.*#/items/unique"):
+    with pytest.raises(InvalidGrammar, match=r"over 256 items cannot be; .*#/items/uniqueItems"):
         matcher(many)
+
+
+def many(number: int) -> list[Any]:
+    return [{"contains": {"const": value}} for value in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"items": {"allOf": many(11)}}, r"contains .* over 1024 ways .*\(at #/items/allOf/0/"),
+        (
+            {"contains": {}, "minContains": 513},
+            r"contains .* over 512 items of a kind.*#/contains\)",
+        ),
+        ({"not": {"anyOf": [{"not": one} for one in many(25)]}}, "contains .* over 1024 ways"),
+        (
+            {"items": [{"enum": [*range(n, 30)]} for n in range(8)], "minItems": 8, "maxItems": 8},
+            r"uniqueItems .* over 4096 ways.*enum.*\(at #/properties/a/uniqueItems\)",
+        ),
+        ({"oneOf": [{"pattern": f"^a{i}"} for i in range(500)]}, r"oneOf has 500 .*\(at #/oneOf\)"),
+    ],
+)
+def test_what_takes_too_many_steps_to_work_out_is_refused(schema: Any, message: str) -> None:
+    if "minItems" in schema:
+        draft = {"$schema": "http://json-schema.org/draft-07/schema#", "uniqueItems": True}
+        schema = {"properties": {"a": {**draft, **schema}}, **draft}
+    with pytest.raises(InvalidGrammar, match=message):
+        matcher(schema)
+
+
+def test_as_many_kinds_of_items_as_can_be_counted_are() -> None:
+    assert follow({"allOf": many(9), "type": "array"}, "[8,7,6,5,4,3,2,1,0]").is_accepting()
+    assert not follow({"allOf": many(9), "type": "array"}, "[8,7,6,5,4,3,2,1").accept_bytes(b"]")
+
+
+DRAWN: list[Any] = [
+    {"items": {"type": "integer", "minimum": 1, "maximum": 130}, "minItems": 3},
+    {"items": {"enum": [*range(12), "a", None, True, "1"]}, "minItems": 9, "maxItems": 14},
+    {"prefixItems": [{"enum": [1, 2, 3]}, {"enum": [1, 12, 123]}], "items": {"enum": [1, 12, "x"]}},
+    {"prefixItems": [{"enum": [1]}, {"enum": [1, 2]}], "items": False, "minItems": 2},
+    {"items": {"enum": [*range(14)]}, "not": {"enum": [[1, 2], [3]]}},
+]
+
+
+@pytest.mark.parametrize("schema", DRAWN)
+@pytest.mark.parametrize("factory", [make_engine, PythonEngine])
+def test_items_are_drawn_from_a_list_once_each(schema: Any, factory: Any) -> None:
+    """Every byte behind the beginnings of random texts, as a validator sees what they come to."""
+    schema = {"type": "array", "uniqueItems": True, **schema}
+    spec, random = GrammarSpec("json_schema", json.dumps(schema), COMPACT), Random(1)
+    grammar = GrammarCompiler(BYTES, engine_factory=factory).compile(spec)
+    validator = Draft202012Validator(schema)
+    for _ in range(4):
+        found, text = grammar.matcher(), b""
+        for _ in range(random.randrange(24)):
+            allowed = [byte for byte in b'[],"a1234567890xnultre' if fits(found, byte)]
+            if allowed:
+                text += bytes((random.choice(allowed),))
+                assert found.accept_bytes(text[-1:])
+        text += b"".join(bytes((token,)) for token in found.shortest_tokens())
+        assert validator.is_valid(json.loads(text)), text
+    for values in permutations([1, 2, 12, 123, "x"], 3):
+        text = json.dumps(values, separators=(",", ":")).encode()
+        found = grammar.matcher()
+        assert (found.accept_bytes(text) and found.is_accepting()) == validator.is_valid([*values])
+
+
+def fits(found: GrammarMatcher, byte: int) -> bool:
+    return found.fork().accept_bytes(bytes((byte,)))
+
+
+ONES: list[list[Any]] = [
+    [{"const": "a"}, {"const": "b"}, {"enum": ["b", "c", 1]}, {"type": "string", "minLength": 2}],
+    [{"enum": ["a", "ab", "abc"]}, {"pattern": "b"}, {"type": "string", "maxLength": 2}],
+    [{"enum": [1, 2, 2.5]}, {"type": "integer"}, {"minimum": 2}, {"const": None}, {"const": True}],
+    [{"const": True}, {"type": "boolean"}, {"enum": [None, False, "a"]}, {"type": "null"}],
+    [{"enum": [[1], [2], "a"]}, {"const": [1]}, {"enum": [{"a": 1}, "a"]}, {"type": "object"}],
+]
+VALUES = ["a", "b", "c", "ab", "abc", "cc", 0, 1, 2, 2.5, 3, True, False, None, [], [1], [2], {}]
+
+
+@pytest.mark.parametrize("schemas", ONES)
+@pytest.mark.parametrize("sign", [True, False])
+def test_exactly_one_of_lists_and_of_what_has_no_end_holds(schemas: Any, sign: bool) -> None:
+    schema = {"oneOf": schemas} if sign else {"not": {"oneOf": schemas}}
+    validator = Draft202012Validator(schema)
+    for value in [*VALUES, {"a": 1}]:
+        found = matcher(schema)
+        text = json.dumps(value).encode()
+        assert (found.accept_bytes(text) and found.is_accepting()) == validator.is_valid(value)
