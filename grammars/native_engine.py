@@ -30,7 +30,8 @@ Filled = tuple[str | None, int]
 
 MAX_FORCED = 4096
 VERY_DEAR = 0.0005  # seconds that a text asks for at once, from which on there is more time
-FIRST_BYTES = (b'"', b'{"')  # of such a node, if it has them
+# Of such a node, if it has them: a pattern often goes another way behind a mark.
+FIRST_BYTES = (b'"', b'{"', *(b'"' + bytes((mark,)) for mark in b"a0{.-/:"))
 SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
@@ -85,6 +86,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_num_rules": (pointer, (pointer,)),
         "rx_form": (i32, (pointer, u32)),
         "rx_next_text": (i32, (pointer, u32)),
+        "rx_next_wide": (i32, (pointer, u32, u32)),
         "rx_form_text": (text, (pointer, u32)),
         "rx_interval": (i32, (pointer, text, u32, text, u32, u32)),
         "rx_expand": (i32, (pointer, u32)),
@@ -189,9 +191,10 @@ class NativeEngine:
 
     def read_ahead(self, form: int, seconds: float) -> None:
         """Have the front end read what it has to of a schema whose forms begin there, for so long,
-        and expand what it finds; what cannot be read is left to the text that gets there."""
+        expand what it finds, and make the first masks of objects with many names; what cannot be
+        read is left to the text that gets there."""
         assert self.schemas is not None  # it has read the schema
-        before, end = self.nodes.met(), time.thread_time() + seconds
+        before, end, wide = self.nodes.met(), time.thread_time() + seconds, form
         while form >= 0:
             with self._lock, contextlib.suppress(InvalidGrammar):
                 form = self.schemas.next_text(form)
@@ -201,6 +204,11 @@ class NativeEngine:
                     return
                 self.schemas.value(form)
             form += 1
+        while (wide := self.schemas.next_wide(wide)) >= 0 and time.thread_time() < end:
+            with self._lock, contextlib.suppress(InvalidGrammar):
+                node = self.schemas.value(wide)
+                self.prepare(self._checked(self._library.rx_start(self._at, node)), (b'{"',))
+            wide += 1
         self.look_ahead(range(before, self.nodes.met()), end - time.thread_time())
 
     def make_ahead(
@@ -217,6 +225,7 @@ class NativeEngine:
         """
         before, now = self.nodes.met(), time.thread_time()
         end, last = now + seconds, now + max(seconds, most)
+        dearest: list[int] = []  # their states
         for together, cost, make in dear:
             if time.thread_time() + SLOWER * cost > (end if together < VERY_DEAR else last):
                 continue
@@ -224,8 +233,11 @@ class NativeEngine:
                 index = self.nodes.index_of(node := make())
                 if index is not None:
                     self._expand(index)
-                if together >= VERY_DEAR and time.thread_time() < last:
-                    self.prepare(self.start(node), FIRST_BYTES)
+                if together >= VERY_DEAR:
+                    dearest.append(self.start(node))
+        for state in dearest:
+            if time.thread_time() < end:
+                self.prepare(state, FIRST_BYTES)
         return range(before, self.nodes.met())
 
     def look_ahead(self, rules: range, seconds: float) -> None:

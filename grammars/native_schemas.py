@@ -16,6 +16,7 @@ from radixgen.grammars.expr import Node
 from radixgen.grammars.native_nodes import NativeNodes
 
 MAX_SOURCE = 1 << 18  # characters; others wait while the engine reads
+_MANY_NAMES = 16  # of an object, among which the first mask has to tell
 _NODE = -1  # what the engine asks of a form that has a text: its node; else whether it has one
 
 
@@ -70,6 +71,11 @@ class NativeSchemas:
     def next_text(self, form: int) -> int:
         """The first form from this one on that the front end has to read yet; -1 for none."""
         found: int = self._library.rx_next_text(self._at, form)
+        return found
+
+    def next_wide(self, form: int) -> int:
+        """The first form from this one on of objects with many names; -1 for none."""
+        found: int = self._library.rx_next_wide(self._at, form, _MANY_NAMES)
         return found
 
     def answer(self, form: int, what: int) -> int:

@@ -240,6 +240,12 @@ EXPORT i32 rx_next_text(const Engine *e, u32 form) {
     return found < e->forms.n ? (i32)found : -1;
 }
 
+/* The first form from this one on of objects with so many names; -1 for none. */
+EXPORT i32 rx_next_wide(const Engine *e, u32 form, u32 names) {
+    u32 found = next_wide(e, form, names);
+    return found < e->forms.n ? (i32)found : -1;
+}
+
 /* The text of a form that has one, which Python reads. */
 EXPORT const u8 *rx_form_text(const Engine *e, u32 form) {
     return e->pool.p + e->words.p[e->forms.p[form].text - 1].offset;

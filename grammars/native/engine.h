@@ -357,6 +357,7 @@ int read_json(Engine *e, const u8 *text, u32 length);
 u32 read_schema(Engine *e, const u8 *text, u32 length, const Fixed *fixed);
 u32 form_value(Engine *e, u32 form);
 u32 next_text(const Engine *e, u32 form);
+u32 next_wide(const Engine *e, u32 form, u32 names);
 
 /* intervals.c */
 u32 interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_length, u32 flags);

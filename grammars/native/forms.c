@@ -146,3 +146,12 @@ u32 next_text(const Engine *e, u32 form) {
     while (form < e->forms.n && (!e->forms.p[form].text || e->forms.p[form].node)) form++;
     return form;
 }
+
+/* The first form from this one on of objects with so many names; the number of forms where there is none. */
+u32 next_wide(const Engine *e, u32 form, u32 names) {
+    for (; form < e->forms.n; form++) {
+        u32 chain = e->forms.p[form].object;
+        if (chain && e->chains.p[chain - 1].count >= names) break;
+    }
+    return form;
+}

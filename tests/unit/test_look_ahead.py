@@ -212,3 +212,20 @@ def test_a_small_schema_that_the_front_end_reads_is_looked_at(
     row = np.zeros((1, VOCABULARY.num_words), np.int32)
     for text in (b"", b"{", b'{"a', b'{"a":', b'{"a": {"', b'{"a": {"x": 1, "y"'):
         found.engine.fill_row(found.engine.after_bytes(found.start, text), row, 0)
+
+
+def test_first_masks_of_objects_with_many_names_are_made_with_a_large_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "MOST_AHEAD", 60.0)
+    monkeypatch.setattr(compiler, "ENOUGH_SECONDS", 60.0)
+    many = {f"name{i}": {"type": "integer", "description": "x" * 40} for i in range(100)}
+    source = json.dumps({"type": "object", "properties": {"a": {"properties": many}, "b": {}}})
+    assert len(source) >= compiler.VERY_MUCH_SOURCE
+    found = GrammarCompiler(VOCABULARY).compile(GrammarSpec("json_schema", source))
+    if not isinstance(found.engine, NativeEngine):
+        pytest.skip("no C compiler: the native engine does not run here")
+    state = found.engine.after_bytes(found.start, b'{"a": {')
+    before, row = found.engine.sizes(), np.zeros((1, VOCABULARY.num_words), np.int32)
+    found.engine.fill_row(found.engine.after_bytes(state, b'"'), row, 0)
+    assert found.engine.sizes()["nodes"] == before["nodes"]
