@@ -27,11 +27,13 @@ from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
 Filled = tuple[str | None, int]
+Dear = tuple[float, float, Callable[[], Node]]
 
 MAX_FORCED = 4096
 VERY_DEAR = 0.0005  # seconds that a text asks for at once, from which on there is more time
 # Of such a node, if it has them: a pattern often goes another way behind a mark.
 FIRST_BYTES = (b'"', b'{"', *(b'"' + bytes((mark,)) for mark in b"a0{.-/:"))
+SOME_MASKS = 0.001  # seconds for those of others
 SLOWER = 1.5  # than estimated, on most machines or busy ones
 MAX_HEADS = 256  # rules before which a state may stand, where hooks are looked for
 _SOURCES = (
@@ -211,12 +213,7 @@ class NativeEngine:
             wide += 1
         self.look_ahead(range(before, self.nodes.met()), end - time.thread_time())
 
-    def make_ahead(
-        self,
-        dear: Iterable[tuple[float, float, Callable[[], Node]]],
-        seconds: float,
-        most: float,
-    ) -> range:
+    def make_ahead(self, dear: Iterable[Dear], seconds: float, most: float) -> range:
         """Make nodes that a text may need, with the bodies of those that are rules: as many of them
         as there is time for, and for those that would hold up a mask by far, more than that.
 
@@ -225,7 +222,7 @@ class NativeEngine:
         """
         before, now = self.nodes.met(), time.thread_time()
         end, last = now + seconds, now + max(seconds, most)
-        dearest: list[int] = []  # their states
+        made: list[tuple[float, int]] = []  # with their states
         for together, cost, make in dear:
             if time.thread_time() + SLOWER * cost > (end if together < VERY_DEAR else last):
                 continue
@@ -233,10 +230,10 @@ class NativeEngine:
                 index = self.nodes.index_of(node := make())
                 if index is not None:
                     self._expand(index)
-                if together >= VERY_DEAR:
-                    dearest.append(self.start(node))
-        for state in dearest:
-            if time.thread_time() < end:
+                made.append((together, self.start(node)))
+        soon = min(end, time.thread_time() + SOME_MASKS)
+        for together, state in made:
+            if time.thread_time() < (soon if together < VERY_DEAR else end):
                 self.prepare(state, FIRST_BYTES)
         return range(before, self.nodes.met())
 
