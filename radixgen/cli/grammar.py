@@ -95,11 +95,12 @@ def check(
     The exit status is 0 if the text is allowed, 1 if it is not, 2 if the constraint is refused.
     """
     spec = read_spec(schema, kind, option)
+    compiler = GrammarCompiler(_bytes_vocabulary())
     started = time.perf_counter()
-    node = build(spec, RuleSet())
+    compiler.compile(spec)  # as a server does: refuses what no text could be followed under
     took = (time.perf_counter() - started) * 1000
     automaton = Automaton()
-    start = _start(automaton, node)
+    start = _start(automaton, build(spec, RuleSet()))
     out.print(f"[green]compiles[/] as {spec.kind} in {took:.1f} ms")
     if text is None:
         return
@@ -144,8 +145,11 @@ def _say_departure(automaton: Automaton, state: State, data: bytes, index: int) 
     out.print(f"[red]not allowed[/] from line {line}, column {column} (byte {index}) on:")
     out.print(f"  after   {escape(json.dumps(before[-40:], ensure_ascii=False))}")
     out.print(f"  found   {escape(json.dumps(found, ensure_ascii=False))}")
-    ends = " or the end" if automaton.is_accepting(state) else ""
-    out.print(f"  allowed {escape(show_bytes(automaton.next_bytes(state)))}{ends}")
+    allowed, ends = automaton.next_bytes(state), automaton.is_accepting(state)
+    if not allowed:
+        out.print("  allowed only the end: the text is complete before it")
+        return
+    out.print(f"  allowed {escape(show_bytes(allowed))}{' or the end' if ends else ''}")
 
 
 @app.command()
@@ -272,9 +276,11 @@ def _follow(matcher: GrammarMatcher, prefix: bytes) -> None:
         if not matcher.accept_bytes(prefix[index : index + 1]):
             before = prefix[max(index - 40, 0) : index].decode("utf-8", "replace")
             found = prefix[index : index + 20].decode("utf-8", "replace")
+            ends = ", where only the end is allowed: the text is complete"
+            why = f"after {before!r} found {found!r}{ends if matcher.is_finished() else ''}"
             raise InvalidRequest(
                 f"the prefix is not allowed by the constraint from byte {index} on: "
-                f"{matcher.error or f'after {before!r} found {found!r}'}",
+                f"{matcher.error or why}",
                 "prefix",
             )
 
@@ -309,9 +315,13 @@ def _spelled(vocabulary: Vocabulary, token_id: int) -> str:
         return repr(data)
 
 
+def _bytes_vocabulary() -> Vocabulary:
+    return Vocabulary.from_tokens([*(bytes((b,)) for b in range(256)), None], [256])
+
+
 def _vocabulary(model: str, tokenizer: str) -> Vocabulary:
     if tokenizer == "bytes":
-        return Vocabulary.from_tokens([*(bytes((b,)) for b in range(256)), None], [256])
+        return _bytes_vocabulary()
     if tokenizer:
         return Vocabulary.from_huggingface(tokenizer)
     from radixgen.model.hub import resolve

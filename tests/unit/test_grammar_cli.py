@@ -35,7 +35,9 @@ def _run(*arguments: str, stdin: str | None = None) -> tuple[int, str]:
         ("sql_subset", "select a from t", 0, "as lark"),
         ('root ::= "a" | "b"', "a", 0, "as gbnf"),
         ('["yes", "no"]', "yes", 0, "as choice"),
-        ('["yes", "no"]', "yess", 1, "or the end"),
+        ('["yes", "no"]', "yess", 1, "only the end: the text is complete"),
+        ("[a-z]+", "ab\n", 1, "[a-z] or the end"),
+        ('{"type": "string"}', '"a"\n', 1, "only the end: the text is complete"),
         ('{"type": "structural_tag", "format": {"type": "any_text"}}', "x", 0, "as structural_tag"),
     ],
 )
@@ -112,6 +114,14 @@ def test_mask() -> None:
     assert found["tokens"] == [[ord("o"), '"o"'], [256, "<end>"]]
     with pytest.raises(InvalidRequest, match="prefix"):
         _run("mask", "yes", "x", "--tokenizer", "bytes")
+    with pytest.raises(InvalidRequest, match="only the end is allowed: the text is complete"):
+        _run("mask", "yes", "yes\n", "--tokenizer", "bytes")
+
+
+def test_check_refuses_what_a_compiler_refuses() -> None:
+    for schema in ('{"anyOf": [{"$ref": "#"}, true]}', '{"items": {"minLength": 100000}}'):
+        with pytest.raises(InvalidGrammar, match="refers to itself|minLength is at most 65536"):
+            _run("check", schema)
 
 
 @pytest.mark.parametrize(
