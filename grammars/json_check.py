@@ -43,11 +43,13 @@ class Notes:
     """What is not enforced. `ignored`: the standard says so. `unchecked`: it cannot be.
 
     `impossible`: what no value satisfies, and no value needs, so that it is never written.
+    `narrowed`: what allows more than is ever written.
     """
 
     ignored: list[Note] = field(default_factory=list)
     unchecked: list[Note] = field(default_factory=list)
     impossible: list[InvalidGrammar] = field(default_factory=list)
+    narrowed: list[Note] = field(default_factory=list)
 
 
 class Checker:

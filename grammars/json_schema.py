@@ -7,6 +7,7 @@ What is written is JSON by value, in the spellings that printers of JSON produce
 
 - members in the order in which the schema first names them, undeclared ones behind them, unless
   `property_order` is "any";
+- where some undeclared member has to meet a schema, all those behind the first that does;
 - names of declared members, and texts listed by `enum` and `const`, without needless escapes;
 - integers without a fraction or exponent; numbers under bounds as decimals or with one digit before
   the point and an exponent;
@@ -35,6 +36,10 @@ from radixgen.grammars.json_values import Values
 from radixgen.grammars.productive import is_productive
 
 MAX_SOURCE = 32 << 20  # characters
+BINDING = (
+    "behind an undeclared member that meets it, all undeclared ones are written so that they do: a "
+    "name may come twice, of which readers keep the last"
+)
 OPTIONS = frozenset(
     (
         "whitespace",
@@ -71,6 +76,7 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     notes = Notes()
     node, schemas, values = _compile(source, options, rules, notes)
     notes.impossible += impossible(schemas, lambda wanted: is_productive(values.value(wanted)))
+    notes.narrowed += (Note(keyword, at, BINDING) for keyword, at in values.binding())
     return node, notes
 
 

@@ -4,7 +4,7 @@ Owns the rule of a goal. What is inside objects and arrays is in `json_objects.p
 `json_arrays.py`; each calls back here for the values of members and items.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,7 @@ from radixgen.grammars.json_shapes import (
     ANY_OBJECT,
     ArrayShape,
     Goal,
+    Member,
     ObjectShape,
     goal,
     is_never,
@@ -164,6 +165,14 @@ class Values:
                             seen.add(inner)
                             waiting.append(inner)
 
+    def binding(self) -> Iterator[tuple[str, Schema]]:
+        """Keywords, and where they stand, of what some undeclared member has to meet, or fail, as
+        far as objects were put together: see `json_objects.py`."""
+        goals = (member.goal for shape in self._containers for member in _some(shape))
+        for node in dict.fromkeys(node for wanted in goals for node, _ in wanted):
+            if node.parent is not None:
+                yield node.key.strip("/"), node.parent
+
     def _expect_unique(self, hard: Collection[Schema]) -> None:
         """Have texts kept: an array that was not looked at may have to tell its items apart."""
         if any(node.get("uniqueItems") is True for node in hard):
@@ -260,6 +269,10 @@ def _any_container(
     else:
         rules = ArrayRules(values, shape, is_derived=False)
     return rules, rules.start()
+
+
+def _some(shape: Any) -> tuple[Member, ...]:
+    return shape.some if isinstance(shape, ObjectShape) else ()
 
 
 def _owner(wanted: Goal) -> Schema:

@@ -159,8 +159,8 @@ def explain(
     option: Options = None,
     rules: Annotated[int, typer.Option(min=1, help="Rules to show, at most.")] = 12,
 ) -> None:
-    """Show what a constraint compiles to, and what of it is refused, ignored, left unchecked or
-    never written, as nothing satisfies it.
+    """Show what a constraint compiles to, and what of it is refused, ignored, left unchecked,
+    narrowed or never written, as nothing satisfies it.
 
     \b
     Examples:
@@ -205,7 +205,8 @@ def _with_notes(
             raise
         err.print(f"[red]refused[/]: {escape(str(error))}")
         err.print("with -o strict=false it compiles, and does not enforce what follows:")
-    return node, [("unchecked", notes.unchecked), ("ignored", notes.ignored)], notes.impossible
+    told = [("unchecked", notes.unchecked), ("ignored", notes.ignored)]
+    return node, [*told, ("narrowed", notes.narrowed)], notes.impossible
 
 
 def _forced(automaton: Automaton, state: State) -> tuple[str, State]:

@@ -96,6 +96,9 @@ def test_explain() -> None:
     output = " ".join(_run("explain", odd)[1].split())
     assert "never no value satisfies the schema" in output
     assert "(at #/properties/n)" in output
+    bound = _run("explain", '{"not": {"additionalProperties": {"type": "object"}}}')[1]
+    assert "narrowed  additionalProperties at #/not: behind an" in " ".join(bound.split("\n"))
+    assert "narrowed" not in _run("explain", SCHEMA)[1]
     status, output = _run("explain", "json", "--rules", "2")
     assert "rules beside these" in output
     assert output.count("::=") == 2
@@ -120,7 +123,7 @@ def test_mask() -> None:
 
 def test_check_refuses_what_a_compiler_refuses() -> None:
     for schema in ('{"anyOf": [{"$ref": "#"}, true]}', '{"items": {"minLength": 100000}}'):
-        with pytest.raises(InvalidGrammar, match="refers to itself|minLength is at most 65536"):
+        with pytest.raises(InvalidGrammar, match=r"refers to itself|minLength is at most"):
             _run("check", schema)
 
 
