@@ -384,14 +384,12 @@ class Algebra:
         found, apart = NONE[kind], dict[frozenset[int], bool]()
         for index, alone in enumerate(sets):
             for other, node in enumerate(nodes):
-                if not alone:
-                    break
-                if other == index:
+                if not alone or other == index:
                     continue
                 pair = frozenset((index, other))
                 if pair not in apart:
-                    plainly = are_apart(nodes[index], node, kind)
-                    apart[pair] = plainly or self.disjoint(kind, sets[index], sets[other])
+                    looks = are_apart(nodes[index], node, kind)
+                    apart[pair] = looks or self.disjoint(kind, sets[index], sets[other])
                     if len(apart) > MAX_PAIRS:
                         raise too_many_pairs(nodes, MAX_PAIRS)
                 if not apart[pair]:
