@@ -383,7 +383,7 @@ class Algebra:
         """What is in the set of one schema and satisfies none of the others: looked at in pairs."""
         found, apart = NONE[kind], dict[frozenset[int], bool]()
         for index, alone in enumerate(sets):
-            for other, node in enumerate(nodes):
+            for other, node in enumerate(nodes if alone else ()):
                 if not alone or other == index:
                     continue
                 pair = frozenset((index, other))

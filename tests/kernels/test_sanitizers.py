@@ -103,6 +103,7 @@ def test_grammars_touch_only_their_memory(monkeypatch: pytest.MonkeyPatch) -> No
     tests = (
         "property/test_grammar_core.py",
         "unit/test_budget_masks.py",
+        "unit/test_grammar_limits.py",
         "unit/test_native_schemas.py",
     )
     run_checked(runtime, GRAMMAR_CODE, " ".join(flags), *(str(folder / name) for name in tests))
