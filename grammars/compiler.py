@@ -3,10 +3,11 @@
     GrammarSpec ──front end of its kind──▶ Node ──engine.start──▶ CompiledGrammar ──▶ GrammarMatcher
 
 A compile parses and checks the whole source and makes the first state; everything else happens when
-a text first gets there, but for the first masks of a large grammar, and what of it can be expanded
-in two milliseconds. All grammars of a compiler share one engine, so equal parts share states and
-masks. When its memory passes half of the bound, what is asked for next gets a fresh engine, and the
-old one goes with its last matcher; one text may add an eighth, so none can starve the others.
+a text first gets there, but for the first masks of a large grammar, what of it takes long, and what
+more can be expanded in some milliseconds. All grammars of a compiler share one engine, so equal
+parts share states and masks. When its memory passes half of the bound, what is asked for next gets
+a fresh engine, and the old one goes with its last matcher; one text may add an eighth, so none can
+starve the others.
 """
 
 import importlib
