@@ -180,7 +180,9 @@ class Automaton:
         found = self._states.get(stacks)
         if found is None:
             if len(self._states) >= MAX_STATES:
-                raise InvalidGrammar(f"the grammar needs over {MAX_STATES} states here")
+                raise InvalidGrammar(
+                    f"the grammar needs over {MAX_STATES} states here; simplify it"
+                )
             found = self._states[stacks] = State(stacks)
         return found
 

@@ -204,5 +204,7 @@ def bounded_repeat(item: Node, low: int, high: int | None, where: str) -> Node:
     if max(low, high or 0) > MAX_REPEAT:
         raise InvalidGrammar(f"a repeat of {max(low, high or 0)}, at most {MAX_REPEAT}", where)
     if low > MAX_LEAST:
-        raise InvalidGrammar(f"{low} repeats have to come, at most {MAX_LEAST} may", where)
+        raise InvalidGrammar(
+            f"{low} repeats have to come, at most {MAX_LEAST} may; lower it", where
+        )
     return repeat(item, low, high)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, repeat, union
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_layout import Layout
@@ -166,7 +167,12 @@ class ArrayRules:
         if why is not None:
             self._context.refuse("uniqueItems", owner, why)
             return
-        self._context.rules.expect_hooks()
+        try:
+            self._context.rules.expect_hooks()
+        except InvalidGrammar:  # texts have begun without being kept
+            why = "it was met too late, behind thousands of schemas; give the items an enum"
+            self._context.refuse("uniqueItems", owner, why)
+            return
         self._differing = differing
         self._high = self._cap = differing.most
 

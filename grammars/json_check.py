@@ -79,7 +79,9 @@ class Checker:
             if node in found or node in trivial:
                 continue
             if len(found) >= MAX_SCHEMAS:
-                raise InvalidGrammar(f"over {MAX_SCHEMAS} schemas in one document")
+                raise InvalidGrammar(
+                    f"over {MAX_SCHEMAS} schemas in one document; share equal ones by $ref"
+                )
             size = len(waiting)
             self._check(node)
             found[node] = waiting[size:]

@@ -31,7 +31,9 @@ def read_json(source: str) -> Any:
     except (ValueError, ArithmeticError) as error:
         raise InvalidGrammar(f"the schema is not JSON: {error}") from None
     except RecursionError:
-        raise InvalidGrammar(f"the schema nests over {MAX_DEPTH} levels deep") from None
+        raise InvalidGrammar(
+            f"the schema nests over {MAX_DEPTH} levels deep; move parts to $defs"
+        ) from None
     if not isinstance(value, dict | bool):
         raise InvalidGrammar(f"a schema is an object or a boolean, not {shown(value)}", "#")
     return value

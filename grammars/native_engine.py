@@ -378,7 +378,9 @@ class NativeEngine:
         with self._lock:
             count = self._library.rx_heads(self._at, state, out, MAX_HEADS)
             if count > MAX_HEADS:
-                raise InvalidGrammar(f"over {MAX_HEADS} rules may begin at one place of the text")
+                raise InvalidGrammar(
+                    f"over {MAX_HEADS} rules may begin at one place; let fewer begin alike"
+                )
             self.nodes.note_own_rules()
             rules = [self.nodes.rules[index] for index in out[:count]]
         return [rule for rule in rules if isinstance(rule, Hook)]

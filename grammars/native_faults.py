@@ -7,8 +7,10 @@ _FAULTS = {
     1: "there is no memory left for it",
     2: "it needs more memory than the engine may use (a compiler's max_bytes); simplify it",
     3: "there are over 20000 ways to read the text at one place; it is too ambiguous",
-    4: "it nests too deeply, or has too many parts in a row that may be left out",
-    5: "whether an intersection or complement is empty takes over 20000 states to decide",
+    4: "it nests too deeply, or has too many parts in a row that may be left out; flatten it, or "
+    "let some be needed",
+    5: "whether an intersection or complement is empty, or its shortest text, takes over 20000 "
+    "states to find; simplify its patterns or bounds",
     7: "one step takes too long; simplify its patterns or bounds",
 }
 

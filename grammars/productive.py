@@ -91,7 +91,8 @@ class _Proof:
         self._tried.add(rule)
         if len(self._tried) > MAX_RULES:
             raise InvalidGrammar(
-                f"a proof that the grammar derives text needs over {MAX_RULES} rules"
+                f"a proof that the grammar derives text needs over {MAX_RULES} rules; simplify "
+                f"what has to be there, such as items or members of several kinds at once"
             )
         if self.holds(rule.body()):
             rule.productive = True
@@ -125,7 +126,10 @@ def _settle(node: Node, known: Known) -> None:
             undecided[rule] = None
             waiting.extend(rules_in(rule.body()))
             if len(undecided) > MAX_RULES:
-                raise InvalidGrammar(f"the grammar has over {MAX_RULES} rules that may be empty")
+                raise InvalidGrammar(
+                    f"the grammar has over {MAX_RULES} rules that may be empty; simplify what has "
+                    f"to be there"
+                )
     progress = True
     while progress:
         progress = False

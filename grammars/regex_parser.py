@@ -122,7 +122,9 @@ class _Parser:
         if max(low, high or 0) > MAX_REPEAT:
             raise source.error(f"a repeat of {max(low, high or 0)}, at most {MAX_REPEAT}", start)
         if low > MAX_LEAST:
-            raise source.error(f"{low} repeats have to come, at most {MAX_LEAST} may", start)
+            raise source.error(
+                f"{low} repeats have to come, at most {MAX_LEAST} may; lower it", start
+            )
         if isinstance(group.items[-1], Look):
             raise refused(source, "a repeat of a look-ahead", start)
         group.items[-1] = loop(group.items[-1], low, high)

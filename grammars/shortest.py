@@ -199,5 +199,7 @@ def _breadth_first(node: Expr, usable: int) -> int:
         seen.update(level)
         cost += 1
         if len(seen) > MAX_LEVELS:
-            raise InvalidGrammar(f"the shortest text of a pattern takes over {MAX_LEVELS} states")
+            raise InvalidGrammar(
+                f"the shortest text of a pattern takes over {MAX_LEVELS} states; simplify it"
+            )
     return NEVER
