@@ -126,9 +126,9 @@ class GrammarCompiler:
         """The compiled grammar of a spec, from the cache if it is there.
 
         Raises InvalidGrammar for a constraint that cannot be enforced, derives nothing or needs
-        more memory or more ways than one grammar may take. Counts bound its steps, the same on every
-        machine; nothing here bounds its time, so a runtime tries what takes long in a process that
-        it can stop (runtime/grammar_screen.py).
+        more memory or more ways than one grammar may take. Counts bound many of its steps, alike on
+        every machine, and nothing bounds its time: a runtime tries what takes long in a process
+        that it can stop (runtime/grammar_screen.py).
         """
         key = _key(spec)
         with self._lock:
