@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
 from radixgen.grammars.hook import Hook
+from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
@@ -139,7 +140,7 @@ class Following:
         found: list[int] = []
         done = bytearray(text)
         while True:
-            left = self.engine.shortest_tokens(state)
+            taken, left = len(found), self.engine.shortest_tokens(state)
             for token in left:
                 data = tokens[token] or b""
                 after = self.after(state, done, data)
@@ -149,9 +150,13 @@ class Following:
                 found.append(token)
             else:
                 return found
-            cut = data.rindex(b",") + 1  # a token that this text does not allow: up to its hook
-            for byte in data[:cut]:
+            if len(found) > taken:
+                continue  # what was taken passed a hook: another way leads on from there
+            # The token passes one itself: byte by byte to the first comma that may be it.
+            for byte in data[: data.index(b",") + 1]:
                 one = bytes((byte,))
+                if one not in tokens:
+                    raise InvalidGrammar(UNSPELLABLE)
                 state = self.after(state, done, one)
                 done += one
                 found.append(tokens.index(one))

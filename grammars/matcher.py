@@ -210,7 +210,8 @@ class GrammarMatcher:
             return 0
 
     def shortest_tokens(self) -> list[int]:
-        """The tokens that `shortest_completion` counts, in order."""
+        """The tokens that `shortest_completion` counts, in order; where an item must differ from
+        those before it, a few more if that takes a token apart."""
         if self._terminated or self._error is not None:
             return []
         try:

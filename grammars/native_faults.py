@@ -5,7 +5,8 @@ from radixgen.errors import InvalidGrammar
 _CALLBACK = 6
 _FAULTS = {
     1: "there is no memory left for it",
-    2: "it needs more memory than the engine may use (a compiler's max_bytes); simplify it",
+    2: "it needs more memory than one step may take (64 MB) or all grammars together (a compiler's "
+    "max_bytes); simplify it",
     3: "there are over 20000 ways to read the text at one place; it is too ambiguous",
     4: "it nests too deeply, or has too many parts in a row that may be left out; flatten it, or "
     "let some be needed",

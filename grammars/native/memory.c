@@ -9,7 +9,7 @@
 
 /* An array from this size on has pages of its own, which move to a larger place without a copy: no
    mask then pays for copying what a grammar has filled before. */
-enum { OWN_PAGES = 1 << 17 };
+enum { OWN_PAGES = 1 << 17, MUCH = 4 << 20 };
 
 void fail(Engine *e, enum Fault fault) { longjmp(*e->guard, fault); }
 
@@ -47,8 +47,10 @@ void drop(void *p, size_t size) {
 }
 #endif
 
+/* To twice its size, or a quarter more where that is megabytes: a call may not take much at once, and
+   would find no room in an engine that has plenty. */
 void *grow(Engine *e, void *p, u32 *cap, u32 need, size_t width) {
-    u32 larger = *cap < 32 ? 64 : *cap * 2;
+    u32 larger = *cap < 32 ? 64 : *cap * width < MUCH ? *cap * 2 : *cap + *cap / 4;
     if (larger < need) larger = need;
     charge(e, (larger - *cap) * width);
     void *moved = resize(p, *cap * width, larger * width);

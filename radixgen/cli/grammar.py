@@ -5,6 +5,7 @@ front ends, the plain automaton and, for `mask`, a vocabulary.
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -259,12 +260,14 @@ def mask(
     if matcher.error:
         raise InvalidGrammar(matcher.error)
     allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+    forced, num_more = matcher.forced_bytes(), matcher.shortest_completion()
     found = {
         "allowed": len(allowed),
         "vocabulary": vocabulary.size,
         "end": any(i in vocabulary.end_ids for i in allowed),
-        "forced": matcher.forced_bytes().decode("utf-8", "replace"),
-        "shortest_completion": matcher.shortest_completion(),
+        "forced": forced.decode("utf-8", "replace"),
+        "shortest_completion": None if matcher.error else num_more,
+        "error": matcher.error,
         "microseconds": round(took, 1),
         "tokens": [[i, _spelled(vocabulary, i)] for i in allowed[:limit]],
     }
@@ -295,7 +298,11 @@ def _print_mask(found: dict[str, Any]) -> None:
     out.print(f"[bold]{found['allowed']}[/] of {found['vocabulary']} tokens are allowed{ends}")
     num_more = found["shortest_completion"]
     more = f"the shortest text is {num_more} token{'' if num_more == 1 else 's'} more"
-    out.print(f"in {found['microseconds']} µs; {more if num_more else 'the text may end here'}")
+    if found["error"]:
+        more = f"how the text ends soonest is not known: {found['error']}"
+    elif not num_more:
+        more = "the text may end here"
+    out.print(f"in {found['microseconds']} µs; {more}", markup=False)
     if found["forced"]:
         out.print(f"forced: {escape(json.dumps(found['forced'], ensure_ascii=False))}")
     table = Table("id", "token", box=None, pad_edge=False)
@@ -351,7 +358,7 @@ _FILE_NAME = re.compile(rf"[\w./~ -]{{1,300}}({'|'.join(map(re.escape, [*_SUFFIX
 
 def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
     path = Path(source)
-    if len(source) < 4096 and "\n" not in source and "\0" not in source and path.is_file():
+    if os.path.isfile(source):  # Path's own would fail for what is too long to be a name
         try:
             text = path.read_text(encoding="utf-8-sig")  # some editors begin with a mark
         except (OSError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 keeps count of its rules, whatever they were needed for when memory ended."""
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +55,16 @@ def test_a_full_engine_refuses_and_does_not_fail(kib: int, first: int) -> None:
     nodes = engine.nodes
     assert nodes.met() == len(nodes.rules)
     assert all(nodes.rules[index] in (rule, None) for rule, index in nodes._indices.items())
+
+
+def test_an_engine_that_has_room_takes_what_a_step_may_take() -> None:
+    """However full its arrays are: they grow by less than that, until another engine begins."""
+    tokens = [*(bytes((byte,)) for byte in range(256)), None]
+    compiler = GrammarCompiler(Vocabulary.from_tokens(tokens, end_ids=[256]))
+    source = random.Random(1)
+    for _ in range(80):
+        text = "".join(source.choice("abcdef") for _ in range(30_000))
+        schema = json.dumps({"enum": [f"{text}a", f"{text}b"]})
+        matcher = compiler.compile(GrammarSpec("json_schema", schema)).matcher()
+        assert matcher.accept_bytes(f'"{text}a"'.encode()), matcher.error
+        assert matcher.is_accepting()

@@ -177,3 +177,16 @@ def test_unique_items_are_told_apart() -> None:
     status, said = _run("check", schema, '["a", "a"]')
     assert (status, "column 9" in said) == (1, True)
     assert "the text before it excludes" in _run("explain", schema)[1]
+
+
+def test_mask_says_when_the_shortest_end_is_not_known() -> None:
+    patterns = [{"pattern": f"[a-z]{digit}[0-9]+"} for digit in range(10)]
+    schema = json.dumps({"type": "string", "allOf": patterns})
+    status, said = _run("mask", schema, '"ab', "--tokenizer", "bytes")
+    assert status == 0
+    assert "may end here" not in said
+    assert "how the text ends soonest is not known" in said
+    status, said = _run("mask", schema, '"ab', "--tokenizer", "bytes", "--json")
+    found = json.loads(said)
+    assert found["shortest_completion"] is None
+    assert "20000 states" in found["error"]

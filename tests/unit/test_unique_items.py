@@ -261,3 +261,29 @@ def test_in_a_tag_between_other_text() -> None:
     assert not one.fork().accept_bytes(b', "a"')
     assert one.accept_bytes(b', "b"]</f>, bye')
     assert one.is_accepting()
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("items", [{"type": "string"}, {"type": "string", "maxLength": 3}, {}])
+@pytest.mark.parametrize("least", [2, 3, 5])
+def test_the_shortest_completion_has_different_items_however_tokens_pass_commas(
+    compiler: GrammarCompiler, items: dict[str, Any], least: int
+) -> None:
+    schema = {"type": "array", "uniqueItems": True, "minItems": least, "items": items}
+    grammar = compiler.compile(GrammarSpec("json_schema", json.dumps(schema)))
+    for prefix in (b"", b"[", b'["', b'["",', b'["a","', b'["a", "b"', b'["",""'[:5]):
+        matcher = grammar.matcher()
+        assert matcher.accept_bytes(prefix), prefix
+        most = matcher.shortest_completion()
+        tokens = matcher.shortest_tokens()
+        assert matcher.error is None
+        assert 0 < len(tokens) <= most + least, (prefix, tokens, most)  # a token cut at each comma
+        text = prefix + b"".join(TOKENS[token] or b"" for token in tokens)
+        found = json.loads(text)
+        assert len({canonical_text(item) for item in found}) == len(found) >= least, text
+        assert all(matcher.accept_token(token) for token in tokens), text
+        assert matcher.is_accepting()
+
+
+def canonical_text(item: object) -> str:
+    return json.dumps(item, sort_keys=True)
