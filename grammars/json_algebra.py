@@ -119,8 +119,9 @@ class Algebra:
         self._meets += more
         if self._meets > MAX_MEETS:
             raise InvalidGrammar(
-                f"the schema combines alternatives in over {MAX_MEETS} ways; nest oneOf, anyOf and "
-                f"not less deeply, or tell their alternatives apart by constants of one property",
+                f"the schema combines alternatives (of oneOf, anyOf, not or dependencies) in over "
+                f"{MAX_MEETS} ways; take fewer, nest them less, tell them apart by constants of "
+                f"one property, or list those that are constants in one enum",
                 self.document.root.path,
             )
 
@@ -246,7 +247,7 @@ class Algebra:
         raise InvalidGrammar(f"a schema that refers to itself {why}", node.path)
 
     def _refuse_size(self, keyword: str, node: Schema) -> None:
-        why = f"its combination with what stands beside it has over {MAX_SHAPES} alternatives"
+        why = f"together with the rest it has over {MAX_SHAPES} alternatives"
         self.refuse(keyword, node, f"{why}; {fewer(keyword)}")
 
     # --- a schema's own keywords -------------------------------------------------------------

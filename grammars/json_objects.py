@@ -19,7 +19,7 @@ from radixgen.grammars.chain import MAX_STRANDS, BraidRule
 from radixgen.grammars.expr import EMPTY, Concat, Node, Rule, RuleSet, concat, literal, union
 from radixgen.grammars.json_chain import MemberBraid, MemberChain
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keys import KeyClass, TooManyClasses, classes_of, key_text
+from radixgen.grammars.json_keys import MAX_CLASSES, KeyClass, TooManyClasses, classes_of, key_text
 from radixgen.grammars.json_layout import Layout
 from radixgen.grammars.json_shapes import ANYTHING, Goal, ObjectShape, is_never
 from radixgen.grammars.json_texts import spelled
@@ -215,7 +215,7 @@ class ObjectRules:
         try:
             return classes_of(self._shape)
         except TooManyClasses:
-            why = "the patterns overlap in too many ways"
+            why = f"names match its patterns in over {MAX_CLASSES} combinations; let fewer overlap"
             self._context.refuse("patternProperties", self._owner, why)
             return []
 

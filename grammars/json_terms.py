@@ -22,7 +22,10 @@ def fewer(keyword: str) -> str:
     """What to do where a keyword has too many alternatives."""
     if keyword in DEPENDENCIES:
         return "let fewer names depend on others, as each doubles the alternatives"
-    return "give the alternatives distinct constants of one required property, or fewer of them"
+    return (
+        "tell the alternatives apart by constants of one required property, list those that are "
+        "constants in one enum, or take fewer"
+    )
 
 
 def too_many_pairs(nodes: list[Schema], most: int) -> InvalidGrammar:
