@@ -263,7 +263,7 @@ def main() -> int:
     parser.add_argument("--end-ids", type=int, nargs="+")
     parser.add_argument("--engines", default="radixgen,llguidance,xgrammar")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--site", help="a folder with the packages of other engines")
     given = parser.parse_args()
     if given.tokenizer and not given.end_ids:
