@@ -29,15 +29,8 @@ class Marks:
     inside: Node
 
 
-class Chain(Protocol):
-    """An opening mark, then words. After `words[i]` come a colon, `value(i)`, and either the
-    closing mark, once no needed word is left out, or a comma and a later word. Without any word
-    the empty mark closes. No word begins another.
-
-    Behind the last word, `end()` may come after a comma in the place of one. Where `has_others`,
-    that is any other word before an `other_value()` and the like; then each listed word is spelled
-    in one way.
-    """
+class Listed(Protocol):
+    """What a chain and a braid have alike: listed words, each with a value, and maybe others."""
 
     @property
     def marks(self) -> Marks: ...
@@ -53,11 +46,7 @@ class Chain(Protocol):
         ...
 
     def is_open(self, index: int) -> bool | None:
-        """Whether a word has any value; None where only a look at its `part` tells."""
-        ...
-
-    def part(self, index: int) -> Node:
-        """A word and all that may follow."""
+        """Whether a word has any value; None where only a look at the grammar tells."""
         ...
 
     def end(self) -> Node: ...
@@ -67,7 +56,22 @@ class Chain(Protocol):
         ...
 
 
-class Braid(Protocol):
+class Chain(Listed, Protocol):
+    """An opening mark, then words. After `words[i]` come a colon, `value(i)`, and either the
+    closing mark, once no needed word is left out, or a comma and a later word. Without any word
+    the empty mark closes. No word begins another.
+
+    Behind the last word, `end()` may come after a comma in the place of one. Where `has_others`,
+    that is any other word before an `other_value()` and the like; then each listed word is spelled
+    in one way.
+    """
+
+    def part(self, index: int) -> Node:
+        """A word and all that may follow; it tells what `is_open` does not."""
+        ...
+
+
+class Braid(Listed, Protocol):
     """Words as of a chain, but in several orders, each kept: strands of words up to each of `ends`,
     MAX_STRANDS at most, that mix freely. Other words, or `end()`, may come once no needed word is
     left out, and behind them none that is listed. `native/braids.c` puts it together.
@@ -76,19 +80,7 @@ class Braid(Protocol):
     """
 
     @property
-    def marks(self) -> Marks: ...
-    @property
-    def words(self) -> Sequence[bytes]: ...
-    @property
-    def needed(self) -> Sequence[bool]: ...
-    @property
     def ends(self) -> Sequence[int]: ...
-    @property
-    def has_others(self) -> bool: ...
-    def value(self, index: int) -> Node: ...
-    def is_open(self, index: int) -> bool | None: ...
-    def end(self) -> Node: ...
-    def other_value(self) -> Node: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

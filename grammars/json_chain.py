@@ -42,7 +42,37 @@ def member_marks(layout: Layout) -> Marks:
     )
 
 
-class MemberChain:
+class _Members:
+    """The names of members, spelled, which of them are needed, and what other members there are."""
+
+    def __init__(
+        self,
+        context: Context,
+        names: Sequence[str],
+        needed: Collection[str],
+        end: Callable[[], Node],
+        others: Goal | None,
+    ) -> None:
+        sought = frozenset(needed)
+        self._context = context
+        self._others = others
+        self.end = end
+        self.words = all_spelled(names)
+        self.needed = [name in sought for name in names]
+        self.marks = member_marks(context.layout)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether any other name is a member, and no name has two spellings."""
+        return self._others is not None and is_spelled_once(b"".join(self.words))
+
+    def other_value(self) -> Node:
+        """The value of a member of another name."""
+        assert self._others is not None
+        return self._context.value(self._others)
+
+
+class MemberChain(_Members):
     """See `chain.Chain`.
 
     `value`: the value of the name of an index, asked when a text may get there. `may_be`: whether
@@ -63,30 +93,14 @@ class MemberChain:
         sure: bool | None,
         others: Goal | None,
     ) -> None:
-        self._context = context
+        super().__init__(context, names, needed, end, others)
         self.value = value
         self._may_be = may_be
-        self.end = end
         self._sure = sure
-        self._others = others
         self._places: dict[int, ChainRule] = {}
         self._afters: dict[int, Rule] = {}
         self._parts: dict[int, Node] = {}
-        self.words = all_spelled(names)
-        sought = frozenset(needed)
-        self.needed = [name in sought for name in names]
         self._last = len(names) - 1 - self.needed[::-1].index(True) if True in self.needed else -1
-        self.marks = member_marks(context.layout)
-
-    @property
-    def has_others(self) -> bool:
-        """Whether any other name is a member, and no name has two spellings."""
-        return self._others is not None and is_spelled_once(b"".join(self.words))
-
-    def other_value(self) -> Node:
-        """The value of a member of another name."""
-        assert self._others is not None
-        return self._context.value(self._others)
 
     def is_open(self, index: int) -> bool | None:
         """Whether a member has a value; None where only a look at the grammar tells."""
@@ -158,7 +172,7 @@ class MemberChain:
         return union(close, concat(self.marks.comma, self.more(place)))
 
 
-class MemberBraid:
+class MemberBraid(_Members):
     """See `chain.Braid`: the members of an object that is known to have a value, whose names are
     declared in several orders, when the places in these are all that matters. Arguments as above;
     `strands`: the names of each order."""
@@ -175,23 +189,9 @@ class MemberBraid:
         others: Goal | None,
     ) -> None:
         names = [name for strand in strands for name in strand]
-        self._context, self._names, self._value, self._may_be = context, names, value, may_be
-        self._others = others
-        self.end = end
-        self.words = all_spelled(names)
-        self.needed = [name in needed for name in names]
+        super().__init__(context, names, needed, end, others)
+        self._names, self._value, self._may_be = names, value, may_be
         self.ends = list(accumulate(map(len, strands)))
-        self.marks = member_marks(context.layout)
-
-    @property
-    def has_others(self) -> bool:
-        """Whether any other name is a member, and no name has two spellings."""
-        return self._others is not None and is_spelled_once(b"".join(self.words))
-
-    def other_value(self) -> Node:
-        """The value of a member of another name."""
-        assert self._others is not None
-        return self._context.value(self._others)
 
     def value(self, index: int) -> Node:
         """The value of the member of an index."""
