@@ -25,6 +25,7 @@ from radixgen.grammars.expr import Node, RuleSet, concat, literal
 from radixgen.grammars.following import Following, with_commas
 from radixgen.grammars.matcher import GrammarMatcher
 from radixgen.grammars.native_schemas import PlainSchemas
+from radixgen.grammars.python_engine import UNSPELLABLE
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.grammars.warm import warm
 from radixgen.types import GrammarSpec, OptionValue
@@ -177,8 +178,13 @@ class GrammarCompiler:
         engine = self._current_engine()
         try:
             start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
+            _check_doubtful(engine, rules)
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
+        except InvalidGrammar as error:
+            if not error.path:  # what was not found out may be due to a part that has one
+                _check_doubtful(engine, rules)
+            raise
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
         following = Following(engine) if rules.close() else None
@@ -233,6 +239,19 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
     if isinstance(engine, NativeEngine):
         return engine.start_with_rules(node)
     return engine.start(node), range(0)
+
+
+def _check_doubtful(engine: Engine, rules: RuleSet) -> None:
+    """Raise what a front end says of strings that are not known to be any, where neither the engine
+    finds one, nor that there is none, nor how one is completed."""
+    for node, error in rules.doubtful:
+        try:
+            state = engine.start(node)
+            if state:
+                engine.fewest_tokens(state)
+        except InvalidGrammar as found:
+            if str(found) != UNSPELLABLE:
+                raise error from None
 
 
 def _look_ahead(

@@ -93,6 +93,11 @@ def _boolean_facts(node: Expr) -> Facts:
     return Facts(True, all(p.nullable for p in parts), True, max(p.least for p in parts))
 
 
+def estimate(node: Expr) -> int:
+    """About how far an end is, where each part of an intersection wants bytes of its own."""
+    return sum(map(estimate, node.args)) if isinstance(node, And) else facts(node).least
+
+
 def derivative(node: Expr, byte: int) -> Expr:
     """The expression of every s such that `byte` + s is in `node`; `EMPTY` when there is none."""
     match node:
@@ -261,7 +266,7 @@ def _search(start: Expr, known: dict[Expr, bool]) -> None:
         known[start] = False
         return
     parents: dict[Expr, Expr | None] = {start: None}
-    waiting = [(0, 0, start)]  # bytes still missing at least, a number that breaks ties, the node
+    waiting = [(0, 0, start)]  # about how many bytes are missing, what breaks ties, the node
     while waiting:
         here = heappop(waiting)[2]
         for following in _successors(here):
@@ -276,7 +281,7 @@ def _search(start: Expr, known: dict[Expr, bool]) -> None:
                     f"{MAX_EMPTINESS_STATES} states to decide; simplify its patterns or bounds"
                 )
             parents[following] = here
-            heappush(waiting, (facts(following).least, len(parents), following))
+            heappush(waiting, (estimate(following), len(parents), following))
     known.update(dict.fromkeys(parents, True))  # everything reachable was seen, and nothing ends
 
 

@@ -66,7 +66,8 @@ class Engine(Protocol):
         ...
 
     def shortest_tokens(self, state: int) -> list[int]:
-        """The fewest tokens that spell a shortest text (in bytes) that completes a state."""
+        """The fewest tokens that spell a shortest text (in bytes) that completes a state; a short
+        text where an intersection takes too many states to say which is shortest."""
         ...
 
     def fewest_tokens(self, state: int) -> int:

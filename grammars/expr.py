@@ -221,6 +221,8 @@ class RuleSet:
         # What takes long to make, dearest first: seconds of all that one text asks for at once, of
         # this alone, and how to make it.
         self.dear: Sequence[tuple[float, float, Callable[[], Node]]] = ()
+        # What may have no text that is found in time, with the error that then says so.
+        self.doubtful: list[tuple[Node, InvalidGrammar]] = []
         self._is_closed = False
 
     def rule(

@@ -10,16 +10,9 @@ from functools import partial
 from radixgen.grammars.expr import Node
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_shapes import Goal, goal
+from radixgen.grammars.json_terms import PLACES
 
 LONG = 150.0  # microseconds; what takes less is left to the text that gets there
-# Where a schema is the value of a member or an item by itself, not a part of another.
-_PLACES = frozenset(
-    f"/{keyword}"
-    for keyword in (
-        *("properties", "patternProperties", "additionalProperties"),
-        *("items", "prefixItems", "additionalItems"),
-    )
-)
 _EACH = 50.0  # of schemas that are combined
 _COMBINED = ("allOf", "anyOf", "oneOf")
 _COMBINING = frozenset(_COMBINED)
@@ -46,7 +39,7 @@ def dear(
     look = _Look()
     found: dict[Schema, float] = {}
     for node in schemas:
-        if node.key in _PLACES:
+        if node.key in PLACES:
             meant = _meant(node)
             if meant not in found:
                 found[meant] = look.cost(meant, MAX_DEPTH)

@@ -4,7 +4,7 @@ Most cannot be refused, whatever they are combined with. Knows keywords and term
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from radixgen.grammars.json_bounds import MANY, alternatives
@@ -14,9 +14,11 @@ from radixgen.grammars.json_shapes import too_many
 from radixgen.grammars.json_terms import (
     DEPENDENCIES,
     INCLUDING,
+    PLACES,
     REFERRING,
     hides_siblings,
     in_place,
+    possible_kinds,
     terms,
 )
 
@@ -44,6 +46,17 @@ def hard(steps: Steps) -> set[Schema]:
     """
     found = _directly(steps)
     return _reached(found, _before(steps)) if found else set()
+
+
+def entwined(steps: Steps) -> Iterator[Schema]:
+    """The schemas of members, items and the root that may ask several things at once of a string."""
+    texts = any("pattern" in node.value or "format" in node.value for node in steps)
+    for node in steps if texts else ():
+        if node.parent is None or node.key in PLACES:
+            meant = node.document.resolve(node) if "$ref" in node.value else node
+            said = node.value.keys() | meant.value.keys()
+            if not _COMBINING.isdisjoint(said) and "string" in possible_kinds(node):
+                yield node
 
 
 def leads_to(node: Schema, found: Collection[Schema]) -> bool:

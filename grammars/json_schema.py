@@ -28,7 +28,7 @@ from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_blame import impossible, unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_hard import Steps, hard, looping
+from radixgen.grammars.json_hard import Steps, entwined, hard, looping
 from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import goal
@@ -115,6 +115,8 @@ def _root(document: Document, steps: Steps, values: Values) -> Node:
     root, found = goal(document.root), hard(steps)
     if document.root in found:
         values.explore(root, found)
+    for wanted in map(goal, entwined(steps)):
+        values.doubt(wanted)
     node = values.value(root)
     if not is_productive(node):
         raise unsatisfied(document.root, lambda wanted: is_productive(values.value(wanted)))

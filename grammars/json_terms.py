@@ -11,6 +11,14 @@ from radixgen.grammars.json_shapes import Goal
 REFERRING = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 INCLUDING = REFERRING | {"allOf"}  # all of it holds
 DEPENDENCIES = ("dependencies", "dependentRequired", "dependentSchemas")
+# Where a schema is the value of a member or an item by itself, not a part of another.
+PLACES = frozenset(
+    f"/{keyword}"
+    for keyword in (
+        *("properties", "patternProperties", "additionalProperties"),
+        *("items", "prefixItems", "additionalItems"),
+    )
+)
 Term = tuple[Any, ...]  # the keyword, then its parts
 
 

@@ -73,7 +73,11 @@ class Texts:
             return NONE
         if self is NONE:
             return EVERY
-        return language(complement(self.as_expr()))
+        expr = self.as_expr()
+        if isinstance(expr, Repeat) and expr.item is ANY_CHAR:  # lengths, which stay so: they meet
+            shorter = lengths(0, expr.low - 1) if expr.low else NONE
+            return shorter if expr.high is None else shorter.join(lengths(expr.high + 1, None))
+        return language(complement(expr))
 
     def is_empty(self) -> bool:
         """Whether it is known to be empty."""
@@ -219,6 +223,15 @@ def encoded(expr: Expr) -> Expr:
         for part in expr.args[:1] if isinstance(expr, Repeat) else expr.args:
             encoded(part)  # for what it proves
     return found
+
+
+def is_doubtful(expr: Expr) -> bool:
+    """Whether there may be no text in some part of an expression: a search has not told."""
+    if not is_boolean(expr):
+        return False
+    if isinstance(expr, And | Not):
+        return text_is_empty(expr) is None
+    return any(map(is_doubtful, expr.args[:1] if isinstance(expr, Repeat) else expr.args))
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

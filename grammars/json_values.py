@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
@@ -43,9 +44,14 @@ from radixgen.grammars.json_shapes import (
     is_never,
 )
 from radixgen.grammars.json_terms import hides_siblings, terms
-from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, spelled
+from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, is_doubtful, spelled
+from radixgen.grammars.text_emptiness import MAX_STATES
 
 MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
+# Keywords that ask something of strings.
+ASKING = frozenset(
+    ("allOf", "anyOf", "oneOf", "not", "if", "pattern", "format", "minLength", "maxLength")
+)
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
 
 
@@ -128,6 +134,7 @@ class Values:
         if kind in ("object", "array"):
             return [self._container(shape, wanted)[1] for shape in found]
         if kind == "string":
+            self._doubt(wanted, found)
             return [self._texts(found)]
         if kind == "number":
             return self._numbers(found)
@@ -165,6 +172,23 @@ class Values:
                             seen.add(inner)
                             waiting.append(inner)
 
+    def doubt(self, wanted: Goal) -> None:
+        """Note if a search has not told whether there are strings that satisfy a goal."""
+        meant = _referred(wanted)
+        self._doubt(meant, self.algebra.goal_set(meant, "string"))
+
+    def _doubt(self, wanted: Goal, found: Texts) -> None:
+        if found.finite is None and is_doubtful(found.expr):
+            stated = ((key, n) for n in _by_mention(wanted) for key in n.value if key in ASKING)
+            keyword, node = next(stated, ("type", _owner(wanted)))
+            error = InvalidGrammar(
+                f"{keyword} cannot be enforced: whether a text meets all that is asked of it takes "
+                f"over {MAX_STATES} states to find out; ask for fewer patterns, formats and "
+                f"lengths at once, or for one pattern that says the same",
+                f"{node.path}/{keyword}",
+            )
+            self.rules.doubtful.append((_quoted(found), error))
+
     def binding(self) -> Iterator[tuple[str, Schema]]:
         """Keywords, and where they stand, of what some undeclared member has to meet, or fail, as
         far as objects were put together: see `json_objects.py`."""
@@ -192,7 +216,7 @@ class Values:
         if texts is EVERY:
             return ANY_STRING
         if texts.finite is None:
-            return concat(QUOTE, encoded(texts.expr), QUOTE)
+            return _quoted(texts)
         return self._literals(sorted(all_spelled([*texts.finite])))
 
     # --- what can be said without expanding anything -----------------------------------------
@@ -275,9 +299,17 @@ def _some(shape: Any) -> tuple[Member, ...]:
     return shape.some if isinstance(shape, ObjectShape) else ()
 
 
+def _by_mention(wanted: Goal) -> list[Schema]:
+    return sorted((node for node, _ in wanted), key=lambda node: node.serial)
+
+
 def _owner(wanted: Goal) -> Schema:
     """The schema of a goal that was mentioned first."""
     return min((node for node, _ in wanted), key=lambda node: node.serial)
+
+
+def _quoted(texts: Texts) -> Node:
+    return concat(QUOTE, encoded(texts.expr), QUOTE)
 
 
 def _number(value: Fraction) -> Node:

@@ -2,14 +2,16 @@
 
 The cost of a node is the length of its shortest string of bytes that tokens have, a least fixpoint
 over the rules. From a state, bytes that lower the cost spell a shortest completion, and the fewest
-tokens that spell that text come from dynamic programming over its places.
+tokens that spell that text come from dynamic programming over its places. Where an intersection is
+too large to say what is shortest, some short string is: its length is a bound.
 """
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, Stack, State, Tail, all_bytes, members
-from radixgen.grammars.derivative import derivative, facts, lowest_bit, partition
+from radixgen.grammars.derivative import derivative, estimate, facts, lowest_bit, partition
 from radixgen.grammars.expr import (
     ALL_BYTES,
     EMPTY,
@@ -28,7 +30,8 @@ from radixgen.grammars.productive import prune
 from radixgen.grammars.vocabulary import Vocabulary
 
 NEVER = 1 << 40
-MAX_LEVELS = 20_000
+MAX_TRIED = 20_000  # derivatives of an intersection
+GREED = 8  # times that what is left of one counts where these are too many
 MAX_COUNTED = 1 << 16  # bytes of a shortest text whose tokens are counted
 LIKED = b"a01x "  # written where any byte will do, as the native engine does
 
@@ -154,7 +157,11 @@ class Shortest:
 
     def _opaque_cost(self, node: Expr) -> int:
         if node not in self._regular:
-            self._regular[node] = _breadth_first(node, self._usable)
+            cost = _breadth_first(node, self._usable)
+            if cost is None:
+                self._regular.update(_some_way(node, self._usable))
+            else:
+                self._regular[node] = cost
         return self._regular[node]
 
     def _fewest(self, text: bytes) -> list[int] | None:
@@ -184,22 +191,46 @@ def _rules_in(node: Node) -> Iterable[Rule]:
     return [rule for part in parts for rule in _rules_in(part)]
 
 
-def _breadth_first(node: Expr, usable: int) -> int:
+def _breadth_first(node: Expr, usable: int) -> int | None:
+    """The length of a shortest string; None where that takes too many derivatives to find."""
     seen, level, cost = {node}, [node], 0
     while level:
         if any(facts(here).nullable for here in level):
             return cost
-        following = {
-            derivative(here, lowest_bit(m & usable))
-            for here in level
-            for m in partition(here)
-            if m & usable
-        }
-        level = [n for n in following if n is not EMPTY and n not in seen]
+        following = {after for here in level for after in _following(here, usable)}
+        level = [n for n in following if n not in seen]
         seen.update(level)
         cost += 1
-        if len(seen) > MAX_LEVELS:
-            raise InvalidGrammar(
-                f"the shortest text of a pattern takes over {MAX_LEVELS} states; simplify it"
-            )
+        if len(seen) > MAX_TRIED:
+            return None
     return NEVER
+
+
+def _some_way(node: Expr, usable: int) -> dict[Expr, int]:
+    """The length of some string of a node, and of what is left of it at each of its places."""
+    came: dict[Expr, tuple[Expr | None, int]] = {node: (None, 0)}
+    waiting = [(0, 0, node)]
+    while waiting and len(came) < MAX_TRIED:
+        here: Expr | None = heappop(waiting)[2]
+        assert here is not None
+        length = came[here][1]
+        if facts(here).nullable:
+            whole, costs = length, {}
+            while here is not None:
+                before, length = came[here]
+                if isinstance(here, And | Not):
+                    costs[here] = whole - length
+                here = before
+            return costs
+        is_choice = isinstance(here, Union)  # each part of which is followed by itself
+        for after in here.args if is_choice else _following(here, usable):
+            if after not in came:
+                came[after] = (here, length + (not is_choice))
+                rank = came[after][1] + GREED * estimate(after)
+                heappush(waiting, (rank, len(came), after))
+    raise InvalidGrammar(f"a text of a pattern takes over {MAX_TRIED} states to find; simplify it")
+
+
+def _following(node: Expr, usable: int) -> Iterable[Expr]:
+    found = (derivative(node, lowest_bit(m & usable)) for m in partition(node) if m & usable)
+    return (after for after in found if after is not EMPTY)

@@ -3,14 +3,16 @@
    The cost of a node is the length of its shortest string of bytes that tokens have, so that where
    each of those bytes is a token by itself, bytes bound tokens. Rules are solved from above (D. Knuth's
    generalisation of Dijkstra's algorithm, IPL 6(1), 1977, by iteration); an alternative whose fixed
-   part is no shorter than what is known is never expanded. From a state, bytes that lower the cost
+   part is no shorter than what is known is never expanded. Where an intersection is too large to say what
+   is shortest, some short string is: its length is a bound, and so is what it is a part of. From a state, bytes that lower the cost
    spell a shortest completion; the fewest tokens that spell that text come from dynamic programming
    over its places. */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXT = 1 << 20, MAX_COUNTED = 1 << 16, MAX_TRIED = 20000, MAX_DEPTH = 10000 };
+enum { MAX_TEXT = 1 << 20, MAX_COUNTED = 1 << 16, MAX_DEPTH = 10000 };
+enum { MAX_TRIED = 20000, FEW_TRIED = 500, GREED = 8 };
 enum { UNSOLVED, OPEN, SOLVED };
 
 static u32 add(u32 a, u32 b) { return a + b < NEVER ? a + b : NEVER; }
@@ -40,10 +42,33 @@ static int is_better(const Way *x, const Way *y) {
     return x->bound != y->bound ? x->bound < y->bound : x->length > y->length;
 }
 
-static void add_way(Engine *e, u32 node, u32 length, u32 from) {
-    u32 known = e->nodes.p[node].cost, left = known ? known - 1 : at_least(e, node);
+/* About how far an end is, where each part of an intersection wants bytes of its own. */
+static u32 estimate(Engine *e, u32 node) {
+    Node n = e->nodes.p[node];
+    if (!(n.flags & F_BOOL) || e->depth > MAX_DEPTH / 2) return at_least(e, node);
+    e->depth++;
+    u32 found = n.kind == K_ALT ? NEVER : 0;
+    switch (n.kind) {
+    case K_ALT:
+    case K_AND:
+        for (u32 i = 0; i < n.b; i++) {
+            u32 part = estimate(e, e->lists.p[n.a + i]);
+            if (n.kind == K_AND) found = add(found, part);
+            else if (part < found) found = part;
+        }
+        break;
+    case K_CAT: found = add(estimate(e, n.a), estimate(e, n.b)); break;
+    default: found = at_least(e, node);
+    }
+    e->depth--;
+    return found;
+}
+
+static void add_way(Engine *e, u32 node, u32 length, u32 from, u32 greed) {
+    u32 known = e->nodes.p[node].cost;
+    u32 left = known ? known - 1 : greed == 1 ? at_least(e, node) : estimate(e, node);
     if (left >= NEVER) return;
-    Way way = {node, length, length + left, from};
+    Way way = {node, length, greed ? add(length, times(greed, left)) : left, from};
     PUSH(e, e->ways, way);
     u32 i = e->ways.n - 1;
     for (Way *p = e->ways.p; i && is_better(&way, &p[(i - 1) / 2]); i = (i - 1) / 2) p[i] = p[(i - 1) / 2];
@@ -64,31 +89,60 @@ static Way best_way(Engine *e) {
 
 /* Best first over derivatives, by the length so far and a bound of the rest (P. Hart, N. Nilsson,
    B. Raphael, IEEE TSSC 4(2), 1968); each byte lowers the bound by one at most, so that the first way
-   to a node is a shortest. A node of known cost is an end that far away. */
-static u32 opaque_cost(Engine *e, u32 node) {
-    u32 mark = ++e->mark, cost = NEVER;
+   to a node is a shortest. A node of known cost is an end that far away. With greed the rest counts as
+   so many times what it seems (I. Pohl, Artificial Intelligence 1, 1970): then the end that is found may
+   not be the nearest; greed 0 goes deep where nothing seems nearer. NONE where more than `most` nodes are met, or half of the work that may be done is. */
+static u32 best_first(Engine *e, u32 node, u32 most, u32 greed) {
+    u32 mark = ++e->mark;
+    u64 half = e->fuel / 2;
     e->ways.n = e->tried.n = 0;
-    add_way(e, node, 0, NONE);
+    add_way(e, node, 0, NONE, greed);
     while (e->ways.n) {
         Way here = best_way(e);
         Node n = e->nodes.p[here.node];
         if (n.cost || n.flags & F_NULLABLE) {
-            cost = here.bound;
-            for (u32 i = here.from; i != NONE; i = e->tried.p[i].from)
-                e->nodes.p[e->tried.p[i].node].cost = cost - e->tried.p[i].length + 1;
-            break;
+            u32 cost = here.length + (n.cost ? n.cost - 1 : 0);
+            for (u32 i = here.from; i != NONE; i = e->tried.p[i].from) {
+                Node *passed = &e->nodes.p[e->tried.p[i].node];
+                passed->flags |= F_ALIVE;
+                if (passed->kind == K_AND || passed->kind == K_NOT) passed->cost = cost - e->tried.p[i].length + 1;
+            }
+            return cost;
         }
         if (n.mark == mark) continue;
         e->nodes.p[here.node].mark = mark;
-        if (e->tried.n == MAX_TRIED) fail(e, UNDECIDED);
-        u32 from = e->tried.n, list = classes_of(e, here.node);
+        if (e->tried.n == most || e->fuel < half) return NONE;
+        u32 from = e->tried.n;
         PUSH(e, e->tried, here);
+        if (n.kind == K_ALT) { /* each alternative is followed by itself, and so has a cost of its own */
+            for (u32 i = 0; i < n.b; i++) add_way(e, e->lists.p[n.a + i], here.length, from, greed);
+            continue;
+        }
+        u32 list = classes_of(e, here.node);
         for (u32 c = 1; c <= e->lists.p[list]; c++) {
             Mask class = usable_of(e, &e->masks.p[e->lists.p[list + c]]);
             u32 byte = lowest(&class), next = byte < 256 ? derive(e, here.node, byte) : EMPTY;
-            if (next != EMPTY && e->nodes.p[next].mark != mark) add_way(e, next, here.length + 1, from);
+            if (next != EMPTY && e->nodes.p[next].mark != mark)
+                add_way(e, next, here.length + 1, from, greed);
         }
     }
+    return NEVER;
+}
+
+/* The length of some string of a node, NEVER where it has none of what tokens have; NONE where neither is
+   soon found. */
+u32 some_length(Engine *e, u32 node) {
+    u32 cost = best_first(e, node, MAX_TRIED, GREED);
+    return cost == NONE ? best_first(e, node, MAX_TRIED, 0) : cost;
+}
+
+/* What is met without an end, and what is derived from it, is not searched through at length again. */
+static u32 opaque_cost(Engine *e, u32 node) {
+    u32 cost = best_first(e, node, e->nodes.p[node].flags & F_FAR ? FEW_TRIED : MAX_TRIED, 1);
+    if (cost != NONE) return cost;
+    for (u32 i = 0; i < e->tried.n; i++) e->nodes.p[e->tried.p[i].node].flags |= F_FAR;
+    cost = some_length(e, node);
+    if (cost == NONE) fail(e, UNDECIDED);
     return cost;
 }
 

@@ -86,6 +86,7 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     spend(e, 4);
     u32 result = derive_now(e, node, byte);
     e->depth--;
+    e->nodes.p[result].flags |= n.flags & F_FAR;
     u32 id = e->derivatives.n / 2;
     PUSH(e, e->derivatives, key);
     PUSH(e, e->derivatives, result);
@@ -303,6 +304,6 @@ int is_alive(Engine *e, u32 node) {
     if (known >= 0) return known;
     int found = search(e, node);
     end_search(e, found);
-    if (found < 0) fail(e, UNDECIDED);
-    return found;
+    if (found < 0 && some_length(e, node) >= NEVER) fail(e, UNDECIDED);
+    return found != 0;
 }

@@ -33,8 +33,9 @@ typedef struct { Shard shards[NUM_SHARDS]; } Table;  /* by the top bits: one gro
 /* ---- nodes ----------------------------------------------------------------------------- */
 enum Kind { K_EMPTY, K_EPS, K_SET, K_LIT, K_CAT, K_ALT, K_REP, K_AND, K_NOT, K_WORDS, K_RULE };
 enum { EMPTY = 0, EPS = 1, EVERYTHING = 2 };         /* fixed ids */
-enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16, F_ASKED = 32 }; /* ASKED: for a mask
-                                                        within a bounded loop of it */
+enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16,
+       F_ASKED = 32,                                 /* for a mask within a bounded loop of it */
+       F_FAR = 64 };                                 /* its shortest string is not looked for at length */
 
 typedef struct {
     u8 kind, flags;
@@ -432,6 +433,7 @@ u32 rule_body(Engine *e, u32 rule, int may_check);
 u32 state_cost(Engine *e, u32 state);
 u32 stack_cost(Engine *e, u32 tail);
 u32 node_cost(Engine *e, u32 node);
+u32 some_length(Engine *e, u32 node);
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room);
 u32 tokens_of(Engine *e, u32 state);
 

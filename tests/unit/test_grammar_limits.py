@@ -9,11 +9,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars import shortest
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import make_engine
 from radixgen.grammars.json_check import MAX_OPTIONAL
+from radixgen.grammars.json_texts import EVERY, any_of, language, of_length
 from radixgen.grammars.matcher import GrammarMatcher, allocate_bitmask
 from radixgen.grammars.python_engine import PythonEngine
+from radixgen.grammars.text_emptiness import is_boolean
 from radixgen.grammars.vocabulary import Vocabulary
 from radixgen.types import GrammarSpec
 
@@ -297,3 +300,86 @@ def test_exactly_one_of_lists_and_of_what_has_no_end_holds(schemas: Any, sign: b
         found = matcher(schema)
         text = json.dumps(value).encode()
         assert (found.accept_bytes(text) and found.is_accepting()) == validator.is_valid(value)
+
+
+ENTWINED: list[tuple[Any, str]] = [
+    *(
+        ({"type": "string", "allOf": [{"pattern": f"[a-z]{i % 10}[{a}]"} for i in range(n)]}, "a")
+        for n, a in ((9, "0-9"), (10, "a-z"), (24, "0-9"))
+    ),
+    ({"allOf": [{"pattern": f"^(..{{{n}}})*$"} for n in (2, 4, 6)], "minLength": 1}, "a"),
+    (
+        {
+            "type": "string",
+            "allOf": [{"pattern": "[a-z]7[0-9]+"}, {"minLength": 20}, {"pattern": "[a-z]1[0-9]+"}],
+            "oneOf": [{"pattern": "^[ab]*$"}, {"minLength": 2}, {"pattern": "[0-9]{3}"}],
+        },
+        "b7",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "begun"), ENTWINED)
+def test_patterns_that_wind_around_each_other_are_completed(schema: Any, begun: str) -> None:
+    """Where all ways to meet them are too many to look through, one of them is found."""
+    for text in ("", f'"{begun}', f'"{begun}-é'):
+        found = matcher({"type": "string", **schema})
+        assert found.accept_bytes(text.encode())
+        number = found.shortest_completion()
+        assert found.error is None
+        tokens = found.shortest_tokens()
+        assert len(tokens) == number
+        whole = text.encode() + bytes(tokens)
+        Draft202012Validator(schema).validate(json.loads(whole))
+        for token in tokens:  # each lowers what is left
+            left = found.shortest_completion()
+            assert found.accept_token(token)
+            assert found.shortest_completion() == left - 1
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_the_plain_engine_finds_some_text_of_entwined_patterns(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shortest, "MAX_TRIED", 100)
+    schema = {"allOf": [{"pattern": f"[a-z]{i}[0-9]"} for i in range(number)]}
+    spec = GrammarSpec("json_schema", json.dumps({"type": "string", **schema}))
+    found = GrammarCompiler(BYTES, engine_factory=PythonEngine).compile(spec).matcher()
+    tokens = found.shortest_tokens()
+    Draft202012Validator(schema).validate(json.loads(bytes(tokens)))
+    for left in range(len(tokens), 0, -1):
+        assert found.shortest_completion() == left
+        assert found.accept_token(tokens[-left])
+
+
+UNTOLD = [{"minLength": 1}, {"pattern": "baz|qux"}, {"format": "date-time"}]
+LONG = {"type": "string", "allOf": UNTOLD, "minLength": 300}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (LONG, "#/allOf"),
+        ({"properties": {"a": {"items": LONG}}}, "#/properties/a/items/allOf"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": LONG}}, "#/$defs/b/allOf"),
+    ],
+)
+def test_strings_that_are_not_known_to_be_any_are_refused_with_their_path(
+    schema: Any, path: str
+) -> None:
+    """Also where a member may be left out, before a text comes to it."""
+    with pytest.raises(InvalidGrammar, match=r"takes over \d+ states to find out; ask") as caught:
+        matcher(schema)
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("high", [None, 5])
+@pytest.mark.parametrize("low", [0, 1, 3])
+def test_what_is_not_of_some_length_has_another(low: int, high: int | None) -> None:
+    found = of_length(language(any_of(["a", "abc", "abcdef"])), low, high).complement()
+    lengths_only = of_length(EVERY, low, high).complement()
+    assert not is_boolean(lengths_only.as_expr())
+    for text in ("", "a", "ab", "abc", "abcde", "abcdef", "é" * 7):
+        is_inside = low <= len(text) and (high is None or len(text) <= high)
+        assert lengths_only.holds(text) == (not is_inside)
+        assert found.holds(text) == (not (is_inside and text in ("a", "abc", "abcdef")))
