@@ -182,8 +182,8 @@ class GrammarCompiler:
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         except InvalidGrammar as error:
-            if not error.path:  # what was not found out may be due to a part that has one
-                _check_doubtful(engine, rules)
+            if rules.doubtful and not error.path:  # it is of what has one
+                raise rules.doubtful[0][1] from None
             raise
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
