@@ -6,7 +6,7 @@ pattern is filtered when it is read. Knows no JSON spelling but the canonical on
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -225,13 +225,16 @@ def encoded(expr: Expr) -> Expr:
     return found
 
 
-def is_doubtful(expr: Expr) -> bool:
-    """Whether there may be no text in some part of an expression: a search has not told."""
+def doubtful(expr: Expr) -> Iterator[Expr]:
+    """The parts of an expression in which there may be no text: a search has not told."""
     if not is_boolean(expr):
-        return False
+        return
     if isinstance(expr, And | Not):
-        return text_is_empty(expr) is None
-    return any(map(is_doubtful, expr.args[:1] if isinstance(expr, Repeat) else expr.args))
+        if text_is_empty(expr) is None:
+            yield expr
+    else:
+        for part in expr.args[:1] if isinstance(expr, Repeat) else expr.args:
+            yield from doubtful(part)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.encode import json_string
 from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
@@ -44,10 +45,11 @@ from radixgen.grammars.json_shapes import (
     is_never,
 )
 from radixgen.grammars.json_terms import hides_siblings, terms
-from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, encoded, is_doubtful, spelled
-from radixgen.grammars.text_emptiness import MAX_STATES
+from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, doubtful, encoded, spelled
+from radixgen.grammars.text_emptiness import most_states
 
 MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
+MAX_DOUBTFUL = 4  # alternatives of one string
 # Keywords that ask something of strings.
 ASKING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "pattern", "format", "minLength", "maxLength")
@@ -178,16 +180,24 @@ class Values:
         self._doubt(meant, self.algebra.goal_set(meant, "string"))
 
     def _doubt(self, wanted: Goal, found: Texts) -> None:
-        if found.finite is None and is_doubtful(found.expr):
+        """Raises InvalidGrammar for more doubtful alternatives than an engine should search."""
+        parts = () if found.finite is not None else doubtful(found.expr)
+        asked: list[tuple[Node, InvalidGrammar]] = []
+        for part in parts:
             stated = ((key, n) for n in _by_mention(wanted) for key in n.value if key in ASKING)
             keyword, node = next(stated, ("type", _owner(wanted)))
             error = InvalidGrammar(
                 f"{keyword} cannot be enforced: whether a text meets all that is asked of it takes "
-                f"over {MAX_STATES} states to find out; ask for fewer patterns, formats and "
+                f"over {most_states(part)} states to find out; ask for fewer patterns, formats and "
                 f"lengths at once, or for one pattern that says the same",
                 f"{node.path}/{keyword}",
             )
-            self.rules.doubtful.append((_quoted(found), error))
+            if len(asked) == MAX_DOUBTFUL:
+                raise error
+            asked.append((json_string(part), error))
+        if asked:  # then how the rest is completed may not be known either
+            whole = concat(QUOTE, encoded(found.expr), QUOTE)
+            self.rules.doubtful += [*asked, (whole, asked[0][1])]
 
     def binding(self) -> Iterator[tuple[str, Schema]]:
         """Keywords, and where they stand, of what some undeclared member has to meet, or fail, as
@@ -216,7 +226,7 @@ class Values:
         if texts is EVERY:
             return ANY_STRING
         if texts.finite is None:
-            return _quoted(texts)
+            return concat(QUOTE, encoded(texts.expr), QUOTE)
         return self._literals(sorted(all_spelled([*texts.finite])))
 
     # --- what can be said without expanding anything -----------------------------------------
@@ -306,10 +316,6 @@ def _by_mention(wanted: Goal) -> list[Schema]:
 def _owner(wanted: Goal) -> Schema:
     """The schema of a goal that was mentioned first."""
     return min((node for node, _ in wanted), key=lambda node: node.serial)
-
-
-def _quoted(texts: Texts) -> Node:
-    return concat(QUOTE, encoded(texts.expr), QUOTE)
 
 
 def _number(value: Fraction) -> Node:

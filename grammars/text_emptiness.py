@@ -31,11 +31,13 @@ from radixgen.grammars.expr import (
 )
 
 MAX_STATES = 3000
+MIN_STATES = 300
+MANY_PARTS = 32  # of an intersection: of one with more, each state takes longer, so fewer are seen
 
 
 @lru_cache(4096)
 def text_is_empty(expr: Expr) -> bool | None:
-    """Whether no text is in the language; None where MAX_STATES steps do not tell."""
+    """Whether no text is in the language; None where `most_states` do not tell."""
     if not is_boolean(expr):
         return expr is EMPTY  # the constructors drop every empty part
     match expr:
@@ -87,8 +89,15 @@ def _search(expr: Expr) -> bool | None:
     """
     if expr in _proven or is_nullable(expr) or _shown(expr):
         return False
-    found = _explore(expr, MAX_STATES // 3, deque.pop)
-    return _explore(expr, MAX_STATES, deque.popleft) if found is None else found
+    most = most_states(expr)
+    found = _explore(expr, most // 3, deque.pop)
+    return _explore(expr, most, deque.popleft) if found is None else found
+
+
+def most_states(expr: Expr) -> int:
+    """How many states of an expression are searched for a text."""
+    parts = len(expr.args) if isinstance(expr, And) else 1
+    return max(MAX_STATES * MANY_PARTS // max(parts, MANY_PARTS), MIN_STATES)
 
 
 def _shown(expr: Expr) -> bool:
