@@ -49,7 +49,7 @@ def hard(steps: Steps) -> set[Schema]:
 
 
 def entwined(steps: Steps) -> Iterator[Schema]:
-    """The schemas of members, items and the root that may ask several things at once of a string."""
+    """The schemas of members, items and the root that may ask several things of one string."""
     texts = any("pattern" in node.value or "format" in node.value for node in steps)
     for node in steps if texts else ():
         if node.parent is None or node.key in PLACES:

@@ -215,7 +215,7 @@ def _some_way(node: Expr, usable: int) -> dict[Expr, int]:
         assert here is not None
         length = came[here][1]
         if facts(here).nullable:
-            whole, costs = length, {}
+            whole, costs = length, dict[Expr, int]()
             while here is not None:
                 before, length = came[here]
                 if isinstance(here, And | Not):

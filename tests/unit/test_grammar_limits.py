@@ -353,15 +353,15 @@ def test_the_plain_engine_finds_some_text_of_entwined_patterns(
 
 
 UNTOLD = [{"minLength": 1}, {"pattern": "baz|qux"}, {"format": "date-time"}]
-LONG = {"type": "string", "allOf": UNTOLD, "minLength": 300}
+UNKNOWN = {"type": "string", "allOf": UNTOLD, "minLength": 300}
 
 
 @pytest.mark.parametrize(
     ("schema", "path"),
     [
-        (LONG, "#/allOf"),
-        ({"properties": {"a": {"items": LONG}}}, "#/properties/a/items/allOf"),
-        ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": LONG}}, "#/$defs/b/allOf"),
+        (UNKNOWN, "#/allOf"),
+        ({"properties": {"a": {"items": UNKNOWN}}}, "#/properties/a/items/allOf"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": UNKNOWN}}, "#/$defs/b/allOf"),
     ],
 )
 def test_strings_that_are_not_known_to_be_any_are_refused_with_their_path(
