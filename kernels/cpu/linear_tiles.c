@@ -17,9 +17,6 @@
  * The instruction adds, of a group and an output, the products of even columns one after the other,
  * those of odd ones, both sums, and that to what it had: the same whatever the number of rows.
  * Denormal numbers count as zero. Source of the instruction: as in amx.h.
- *
- * A load waits for stores before it whose addresses end in the same 12 bits: units are made half a
- * page away from the codes that are read meanwhile.
  */
 #include "amx.h"
 #include "packed.h"
@@ -27,10 +24,10 @@
 #if RK_AMX
 #include "transpose.h"
 
-#define UNIT 1024 /* bytes: 16 outputs x 32 columns of weights, or 16 sums of 16 outputs */
-#define PAGE 4096
-#define SECTION 24    /* groups at most, whose weights stay in a near cache while all spans meet them */
-#define MOST_SPANS 64 /* of a section's sums that wait */
+#define UNIT 1024         /* bytes: 16 outputs x 32 columns of weights, or 16 sums of 16 outputs */
+#define SLOTS 8           /* units that are made ahead of their products */
+#define SECTION 24        /* groups at most, whose weights stay in a near cache while all spans meet them */
+#define MOST_SPANS 64     /* of a section's sums that wait */
 
 /* Where a pair lies, and what is asked for meanwhile. */
 typedef struct {
@@ -38,10 +35,6 @@ typedef struct {
     const char *scale;
     ahead next;
 } source;
-
-INLINE char *place_for(char *room, const uint8_t *code) {
-    return room + ((((uintptr_t)code & ~(uintptr_t)(UNIT - 1)) + PAGE / 2) & (PAGE - 1));
-}
 
 #define FOUR(n) ((n) * 0x0001000100010001) /* of 16 bits */
 
@@ -55,6 +48,7 @@ INLINE void make_unit(const int bits, const int group, const int has_low, const 
         vf_store(floats + 16 * i, load_scale(from->scale, half_scales));
         from->scale += half_scales ? 32 : 64;
     }
+    AMX_WRITTEN(floats); /* spread as they are loaded: by a port that has nothing to do */
     if (bits == 4) {
         /* The 16 weights that an output can have are floats in one register, and looked up as such:
          * the upper half of each is taken, after what rounds it was added. */
@@ -122,34 +116,38 @@ typedef struct {
     int64_t groups;
 } inputs;
 
-/* A pair with one or two spans, weights made as they are met. */
+/* A pair with one or two spans. Weights are made one pair ahead of their products: a load of what is
+ * being stored would wait. Those of 4 bits leave vectors time for it between the two halves. */
 INLINE void stream(const int spans, const int bits, const int group, const int has_low,
                    const int half_scales, const int zero, source from, inputs in, char *room) {
+#define MAKE(n) make_unit(bits, group, has_low, half_scales, zero, &from, room + (n) % SLOTS * UNIT)
     zero_sums(spans);
-    char *made = place_for(room, from.code);
-    make_unit(bits, group, has_low, half_scales, zero, &from, made);
-    for (int64_t g = 0; g < in.groups; g++) {
-        const char *x = in.x + g * 16 * in.row_bytes;
+    MAKE(0);
+    MAKE(1);
+    for (int64_t g = 0, unit = 0; g < in.groups; g++, unit += 2) {
+        const char *x = in.x + g * 16 * in.row_bytes, *made = room + unit % SLOTS * UNIT;
+        const int more = g + 1 < in.groups;
         ask_ahead(&from.next);
         amx_load(4, made, 64);
-        AMX_WRITTEN(made); /* the next one may be made where it lies */
-        made = place_for(room, from.code);
-        make_unit(bits, group, has_low, half_scales, zero, &from, made);
+        AMX_WRITTEN(room);
+        if (more && bits == 4) MAKE(unit + 2);
         amx_load(6, x, in.row_bytes);
         _tile_dpbf16ps(0, 4, 6);
         if (spans == 2) {
             amx_load(7, x + in.span_bytes, in.row_bytes);
             _tile_dpbf16ps(2, 4, 7);
         }
-        amx_load(5, made, 64);
-        AMX_WRITTEN(made);
-        if (g + 1 < in.groups) {
-            made = place_for(room, from.code);
-            make_unit(bits, group, has_low, half_scales, zero, &from, made);
-        }
+        amx_load(5, made + UNIT, 64);
+        AMX_WRITTEN(room);
+        if (more && bits == 4) MAKE(unit + 3);
         _tile_dpbf16ps(1, 5, 6);
         if (spans == 2) _tile_dpbf16ps(3, 5, 7);
+        if (more && bits == 8) {
+            MAKE(unit + 2);
+            MAKE(unit + 3);
+        }
     }
+#undef MAKE
 }
 
 typedef void stream_function(const source *, const inputs *, char *);
@@ -216,7 +214,7 @@ static void ask_for_pair(const int64_t *arg, int64_t n, int64_t row, int64_t row
 
 static void few_rows(const int64_t *arg, int64_t n, inputs in, int64_t soon, char *room) {
     int64_t rows = INT(9), spans = rows > 16 ? 2 : 1;
-    float *sums = (float *)(room + PAGE);
+    float *sums = (float *)(room + SLOTS * UNIT);
     source from = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), after_tile(arg, n, soon)};
     ask_for_pair(arg, n, 0, rows);
     streams[INT(2)][spans - 1](&from, &in, room);
@@ -229,14 +227,13 @@ static void few_rows(const int64_t *arg, int64_t n, inputs in, int64_t soon, cha
 /* Spans from `first` to `last`, a section of columns at a time. */
 static void many_rows(const int64_t *arg, int64_t n, inputs in, int64_t first, int64_t last,
                       char *room) {
-    char *weights = room + PAGE;
-    float *waiting = (float *)(weights + 2 * SECTION * UNIT);
+    float *waiting = (float *)(room + 2 * SECTION * UNIT);
     source from = {PTR(uint8_t, 0) + n * INT(3), PTR(char, 1) + n * INT(4), {0}};
     int64_t sections = (in.groups + SECTION - 1) / SECTION, each = (in.groups + sections - 1) / sections;
     for (int64_t g = 0, count; g < in.groups; g += count) {
         count = in.groups - g < each ? in.groups - g : each;
-        makes[INT(2)](&from, weights, 2 * count);
-        AMX_WRITTEN(weights);
+        makes[INT(2)](&from, room, 2 * count);
+        AMX_WRITTEN(room);
         for (int64_t s = first, spans; s < last; s += spans) {
             const char *x = in.x + s * in.span_bytes + g * UNIT;
             float *sums = waiting + (s - first) * 512;
@@ -246,12 +243,12 @@ static void many_rows(const int64_t *arg, int64_t n, inputs in, int64_t first, i
             if (spans == 1) {
                 if (g) load_sums(1, sums);
                 else zero_sums(1);
-                meet(1, weights, x, 0, count);
+                meet(1, room, x, 0, count);
                 store_sums(1, sums, 64);
             } else {
                 if (g) load_sums(2, sums);
                 else zero_sums(2);
-                meet(2, weights, x, in.span_bytes, count);
+                meet(2, room, x, in.span_bytes, count);
                 store_sums(2, sums, 64);
             }
             if (g + count < in.groups) continue;
@@ -268,8 +265,7 @@ void rk_linear_tiles(const int64_t *arg, rk_thread *t) {
     int64_t waiting = spans < MOST_SPANS ? spans : MOST_SPANS, soon = rk_share_ahead(t, pairs);
     rk_share(t, pairs, &first, &last);
     if (!rows || first == last || !rk_amx()) return; /* where there is none, nobody asks */
-    char *room = rk_scratch(t, (size_t)(2 * PAGE + 2 * SECTION * UNIT + waiting * 2 * UNIT));
-    room += -(uintptr_t)room & (PAGE - 1);
+    char *room = rk_scratch(t, (size_t)(2 * SECTION * UNIT + waiting * 2 * UNIT));
     inputs in = {PTR(char, 6), 32 * columns, 4 * width, columns / 32};
     amx_size sums = {16, (int)in.row_bytes}, weights = {16, 64};
     amx_shapes((amx_size[8]){sums, sums, sums, sums, weights, weights, sums, sums});
