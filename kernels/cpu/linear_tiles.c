@@ -26,7 +26,7 @@
 
 #define UNIT 1024         /* bytes: 16 outputs x 32 columns of weights, or 16 sums of 16 outputs */
 #define SLOTS 8           /* units that are made ahead of their products */
-#define SECTION 24        /* groups at most, whose weights stay in a near cache while all spans meet them */
+#define SECTION 10        /* groups at most, whose weights stay in a near cache while all spans meet them */
 #define MOST_SPANS 64     /* of a section's sums that wait */
 
 /* Where a pair lies, and what is asked for meanwhile. */
