@@ -9,7 +9,7 @@ is the same, and the seconds that reading the text took.
 
     weights   dequantised to bfloat16; quantised again to 8 bits; as they lie in the file
     inputs    of products with the file's weights in 8 bits, 16 bits, floats, as a runtime chooses
-              (auto), bfloat16 where a matrix unit multiplies it; 8 bits at one place
+              (auto: bfloat16 where a matrix unit multiplies it); 8 bits at one place
     KV pages  in each type, all else exact; in 4 and 2 bits as kernels/kivi.py has them, which a
               runtime does without sinks (a page of so many tokens); its bytes a token, by float16's
 """
@@ -42,7 +42,7 @@ from radixgen.model.assemble import assemble
 from radixgen.model.attention import build_inputs
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import Decoder
-from radixgen.model.forms import AUTO, PLACES, Forms
+from radixgen.model.forms import BY_VECTORS, PLACES, Forms, choose_forms
 from radixgen.model.hub import resolve
 from radixgen.model.kv_cache import KVCache
 from radixgen.model.weights import load_model
@@ -79,9 +79,10 @@ def ways(quick: bool) -> Iterator[tuple[str, Way]]:
     yield "weights q8_0, inputs int8", Way("q8_0", everywhere("int8"))
     yield "weights of the file, inputs float32", Way("file", exact)
     yield "inputs int16", Way("file", everywhere("int16"))
-    if library.multiplies_by_tiles():
-        yield "inputs bfloat16", Way("file", everywhere("bfloat16"))
-    yield "inputs auto", Way("file", AUTO)
+    auto = choose_forms("auto", library.multiplies_by_tiles())
+    yield "inputs auto", Way("file", auto)
+    if auto != BY_VECTORS:
+        yield "inputs auto, no matrix unit", Way("file", BY_VECTORS)
     yield "inputs int8", Way("file", everywhere("int8"))
     for place in PLACES:
         yield f"inputs int8 at {place} alone", Way("file", {**exact, place: "int8"})
@@ -93,7 +94,7 @@ def ways(quick: bool) -> Iterator[tuple[str, Way]]:
             form = KiviForm(bits, recent_pages, sink_pages)
             name = f"KV {bits} bits, {form.run} recent" + (f", {form.sink} first" * bool(form.sink))
             yield name, Way("file", exact, kivi=form)
-    yield "inputs auto, KV bfloat16", Way("file", AUTO, torch.bfloat16)
+    yield "inputs auto, KV bfloat16", Way("file", auto, torch.bfloat16)
 
 
 class Models:
@@ -107,7 +108,9 @@ class Models:
 
     def decoder(self, way: Way) -> Decoder:
         dtype = torch.bfloat16 if way.weights == "bfloat16" else torch.float32
-        weights = assemble(self.config, dict(self._weights(way.weights)), dtype, way.forms or AUTO)
+        weights = assemble(
+            self.config, dict(self._weights(way.weights)), dtype, way.forms or BY_VECTORS
+        )
         return Decoder(self.config, weights, dtype)
 
     def _weights(self, form: str) -> Mapping[str, Weight]:

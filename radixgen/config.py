@@ -45,8 +45,9 @@ class ModelConfig:
     `model`: a directory, a .gguf file, a hub id, or "" for the embedded default.
     `activations`: what inputs of products with quantised weights are rounded to. float32: the
     product with the dequantised matrix; int16: its answers, faster; int8: fastest; bfloat16: near
-    its answers, and fastest for prompts and many rows, on a CPU with a matrix unit (AMX); auto: of
-    int16 and int8, as model/forms.py chooses for each place. Without C kernels it is float32.
+    its answers, and fastest for prompts and many rows, on a CPU with a matrix unit (AMX); auto:
+    bfloat16 there, else of int16 and int8, as model/forms.py chooses for each place. Without C
+    kernels it is float32.
     `kv_dtype`: of KV pages; auto: as model/load.py chooses. fp8: e4m3, values beyond 448 are 448;
     on a GPU. int4 and int2 keep whole pages of 32 tokens (or a multiple) in so many bits, and those
     that running sequences have not filled in full precision (kernels/kivi.py).

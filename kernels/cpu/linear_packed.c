@@ -13,7 +13,6 @@
  * exact; groups are added in order, each with the same four roundings, whatever the number of rows.
  */
 #include "dots.h"
-#include "linear_amx.h"
 
 typedef struct {
     const int8_t *x;      /* of the first row of the block */
@@ -112,11 +111,10 @@ static void run_block(const int64_t *arg, int64_t n, int64_t row, int64_t step, 
     finish(sum, (int)step, (int)tiles, bias, out, stride, INT(5) - n * 16, half);
 }
 
-/* `tiles` tiles from the n-th for rows from `row` to `end`; tiles before `soon` follow. */
-static void some_rows(const int64_t *arg, int64_t n, int64_t tiles, int64_t row, int64_t end,
-                      int64_t soon) {
-    for (int64_t step; row < end; row += step) {
-        step = end - row >= 4 ? 4 : end - row >= 2 ? 2 : 1;
+/* `tiles` tiles from the n-th for all rows; tiles before `soon` follow. */
+static void all_rows(const int64_t *arg, int64_t n, int64_t tiles, int64_t soon) {
+    for (int64_t row = 0, rows = INT(9), step; row < rows; row += step) {
+        step = rows - row >= 4 ? 4 : rows - row >= 2 ? 2 : 1;
         if (step == 4 && tiles == 2) {
             run_block(arg, n, row, step, tiles, after_two(arg, n, row, soon));
         } else {
@@ -126,19 +124,12 @@ static void some_rows(const int64_t *arg, int64_t n, int64_t tiles, int64_t row,
     }
 }
 
-static void tile_by_vectors(const int64_t *arg, int64_t n, int64_t rows) {
-    some_rows(arg, n, 1, 0, rows, 0);
-}
-
 static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
-    int64_t by_amx = rk_amx_rows(rows, INT(11));
-    if (by_amx) rk_amx_linear(arg, t, 8, tile_by_vectors);
-    if (by_amx == rows) return;
     rk_share(t, count, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
-        tiles = forms[INT(2)][3] && rows - by_amx >= 4 && n + 2 <= last ? 2 : 1;
-        some_rows(arg, n, tiles, by_amx, rows, soon);
+        tiles = forms[INT(2)][3] && rows >= 4 && n + 2 <= last ? 2 : 1;
+        all_rows(arg, n, tiles, soon);
     }
 }
 

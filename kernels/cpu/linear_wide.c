@@ -10,7 +10,6 @@
  * whatever the number of rows.
  */
 #include "dots.h"
-#include "linear_amx.h"
 
 typedef struct {
     const void *x; /* codes or floats of the first row of the block */
@@ -141,13 +140,10 @@ static void run_block(const int64_t *arg, block_function *f, int64_t n, int64_t 
 static void all_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), count = (INT(5) + 15) / 16, soon = rk_share_ahead(t, count), first, last;
     block_function *const *forms = INT(16) == 16 ? forms_16[INT(2)] : forms_32[INT(2)];
-    int64_t by_amx = INT(16) == 16 ? rk_amx_rows(rows, INT(11)) : 0;
-    if (by_amx) rk_amx_linear(arg, t, 16, NULL);
-    if (by_amx == rows) return;
     rk_share(t, count, &first, &last);
     for (int64_t n = first, tiles; n < last; n += tiles) {
         tiles = INT(16) == 16 && forms[3] && rows >= 4 && n + 2 <= last ? 2 : 1;
-        for (int64_t row = by_amx, step; row < rows; row += step) {
+        for (int64_t row = 0, step; row < rows; row += step) {
             int64_t left = rows - row;
             int which = left >= 8 && INT(16) == 32 && forms[3] ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
             step = 1 << which;

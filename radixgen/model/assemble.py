@@ -13,7 +13,7 @@ from radixgen.errors import ModelError
 from radixgen.kernels.linear import PackedWeight, Weight
 from radixgen.model.config import DecoderConfig
 from radixgen.model.decoder import DecoderWeights, Layer
-from radixgen.model.forms import AUTO, Forms, Place
+from radixgen.model.forms import BY_VECTORS, Forms, Place
 from radixgen.model.layers import Projection
 
 
@@ -21,7 +21,7 @@ def assemble(
     config: DecoderConfig,
     tensors: MutableMapping[str, Weight],
     dtype: torch.dtype,
-    forms: Forms = AUTO,
+    forms: Forms = BY_VECTORS,
     device: torch.device | str = "cpu",
 ) -> DecoderWeights:
     """The weights of a model from tensors named as `weights` names them, floats cast to `dtype`.

@@ -2,10 +2,11 @@
 KV pages hold. Knows the places of a decoder and settings, no weights.
 
 8-bit inputs are as good as exact to a text's probability but not to the choice between two near
-tokens. 16 bits give the float model's answers and cost a second product. `auto` takes 16 bits where
-they cost little of a step. bfloat16 is nearly as exact, and where a matrix unit (AMX) multiplies it
-the fastest for prompts and many rows; one row alone takes half as long again as with 8 bits.
-benchmarks/perplexity.py measures what each place loses and takes.
+tokens. 16 bits give the float model's answers and cost a second product. bfloat16 is nearly as
+exact, and where a matrix unit (AMX) multiplies it the fastest for prompts and many rows; one row
+alone takes a fifth longer than with 8 bits. So `auto` is bfloat16 where there is such a unit, and
+elsewhere 8 bits with 16 where they cost little of a step. benchmarks/perplexity.py measures what
+each place loses and takes.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ Place = Literal["qkv", "output", "gate_up", "down", "head"]
 PLACES: tuple[Place, ...] = ("qkv", "output", "gate_up", "down", "head")
 Forms = Mapping[Place, Activations]
 
-AUTO: dict[Place, Activations] = {
+# auto's where no matrix unit is.
+BY_VECTORS: dict[Place, Activations] = {
     "qkv": "int16",
     "output": "int8",
     "gate_up": "int8",
@@ -38,7 +40,9 @@ def choose_forms(setting: ActivationForm, by_tiles: bool) -> Forms:
             "activations='bfloat16' needs a CPU with a matrix unit (AMX), and C kernels: leave it "
             "out, or take 'int16' (as exact) or 'int8'"
         )
-    return AUTO if setting == "auto" else dict.fromkeys(PLACES, setting)
+    if setting == "auto":
+        return dict.fromkeys(PLACES, "bfloat16") if by_tiles else BY_VECTORS
+    return dict.fromkeys(PLACES, setting)
 
 
 def describe(forms: Forms) -> str:

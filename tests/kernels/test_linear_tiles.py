@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_amx import FLOATS, HALVES, packed
 from torch import Tensor
 
 from radixgen.errors import KernelError
@@ -14,6 +13,9 @@ from radixgen.kernels.block_types import BLOCK_SIZES, FORMS, PackedWeight
 from radixgen.kernels.linear import dequantize, linear
 from radixgen.kernels.program import Program
 
+FLOATS = (torch.float32, torch.bfloat16)
+HALVES = {"q4_1": 2, "q5_1": 2, "q4_k": 2, "q5_k": 2}  # of a block; others have one scale
+
 
 @pytest.fixture(autouse=True)
 def matrix_unit() -> None:
@@ -21,8 +23,18 @@ def matrix_unit() -> None:
         pytest.skip("no AMX: this CPU has no bfloat16 tiles, or the system grants none")
 
 
-def weight_of(kind: str, outputs: int, columns: int) -> PackedWeight:
-    return replace(packed(kind, outputs, columns, (-0.01, 0.01)), activations="bfloat16")
+def weight_of(
+    kind: str, outputs: int, columns: int, scales: tuple[float, float] = (-0.01, 0.01)
+) -> PackedWeight:
+    """Random codes, with scales between those given."""
+    weights, num_bytes = BLOCK_SIZES[kind]
+    rng = np.random.default_rng(outputs + columns)
+    blocks = rng.integers(0, 256, (outputs, columns // weights, num_bytes), dtype=np.uint8)
+    halves = rng.uniform(*scales, (*blocks.shape[:2], HALVES.get(kind, 1))).astype(np.float16)
+    first = 208 if kind == "q6_k" else 0
+    blocks[..., first : first + 2 * halves.shape[-1]] = halves.view(np.uint8)
+    data = torch.from_numpy(blocks.reshape(outputs, -1))
+    return PackedWeight(kind, (outputs, columns), data, activations="bfloat16")
 
 
 def reference(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
@@ -90,7 +102,7 @@ def test_threads_and_rows_beside_it_change_no_bit(threads: int) -> None:
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_inputs_and_scales_that_are_not_finite_stay_in_their_row_and_output(kind: str) -> None:
-    weight = replace(packed(kind, 100, 512, (0.001, 0.01)), activations="bfloat16")
+    weight = weight_of(kind, 100, 512, (0.001, 0.01))
     first = 208 if kind == "q6_k" else 0
     blocks = weight.data.view(100, -1, BLOCK_SIZES[kind][1]).numpy()
     clean = replace(weight, data=weight.data.clone())

@@ -10,7 +10,7 @@ from radixgen.kernels.block_types import PackedWeight
 from radixgen.kernels.linear import Weight
 from radixgen.model.assemble import assemble
 from radixgen.model.config import DecoderConfig, RopeConfig
-from radixgen.model.forms import AUTO, PLACES, Forms, choose_forms, describe
+from radixgen.model.forms import BY_VECTORS, PLACES, Forms, choose_forms, describe
 from radixgen.model.load import choose_kv_dtype
 from radixgen.model.weights import expected_shapes
 
@@ -24,9 +24,13 @@ def test_a_setting_names_the_form_of_all_places() -> None:
     assert describe(mixed) == "int8: qkv, gate_up, down, head; int16: output"
 
 
+def test_auto_is_bfloat16_where_a_matrix_unit_multiplies_it() -> None:
+    assert choose_forms("auto", by_tiles=True) == choose_forms("bfloat16", by_tiles=True)
+    assert choose_forms("auto", by_tiles=False) == BY_VECTORS
+    assert set(BY_VECTORS.values()) == {"int8", "int16"}
+
+
 def test_bfloat16_is_refused_where_no_matrix_unit_multiplies_it() -> None:
-    for by_tiles in (False, True):
-        assert choose_forms("auto", by_tiles) == AUTO
     assert choose_forms("bfloat16", by_tiles=True) == dict.fromkeys(PLACES, "bfloat16")
     with pytest.raises(ConfigError, match=r"matrix unit.*'int16'"):
         choose_forms("bfloat16", by_tiles=False)
