@@ -20,6 +20,7 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.productive import is_productive
 
 MANY_WORDS = 4
+LONG_WORD = 256  # bytes
 MAX_COUNT = 2**31 - 2
 
 # The operations of native/api.c, in its order.
@@ -138,10 +139,10 @@ class NodeProgram:
     def _union(self, parts: tuple[Node, ...]) -> None:
         words = [part.args[0] for part in parts if type(part) is Literal and part.args[0]]
         begun = {} if self._boolean else _begun(parts)
-        if len(words) < MANY_WORDS and not begun:
+        many = _are_many(words)
+        if not many and not begun:
             self._parts(ALT, parts)
             return
-        many = len(words) >= MANY_WORDS
         others = [part for part in parts if part not in begun]
         if many:
             others = [part for part in others if type(part) is not Literal or not part.args[0]]
@@ -170,17 +171,21 @@ class NodeProgram:
         self.data += b"".join(words)
 
 
+def _are_many(words: list[bytes]) -> bool:
+    """Whether words are better found in a table than each followed by itself: two are, if long, as
+    what they share would take a state for each byte."""
+    return len(words) >= MANY_WORDS or (len(words) > 1 and max(map(len, words)) >= LONG_WORD)
+
+
 def _begun(parts: tuple[Node, ...]) -> dict[Node, bytes]:
     """The parts that begin with words, if these are many and none begins another."""
-    if len(parts) < MANY_WORDS:
-        return {}
     found: dict[Node, bytes] = {
         part: part.args[0].args[0]
         for part in parts
         if type(part) is Concat and type(part.args[0]) is Literal
     }
-    if len(found) < MANY_WORDS:
-        return {}
     words = sorted(found.values())
+    if not _are_many(words):
+        return {}
     coded = not any(b.startswith(a) for a, b in itertools.pairwise(words))
     return found if coded else {}

@@ -284,14 +284,9 @@ EXPORT i32 rx_start(Engine *e, u32 node) {
     LEAVE(e, state_of(e, push(e, node, END)));
 }
 
-static u32 run(Engine *e, u32 state, const u8 *data, u32 length) {
-    for (u32 i = 0; i < length && state != DEAD; i++) state = step(e, state, data[i]);
-    return state;
-}
-
 EXPORT i32 rx_bytes(Engine *e, u32 state, const u8 *data, u32 length) {
     ENTER(e);
-    LEAVE(e, run(e, state, data, length));
+    LEAVE(e, follow_bytes(e, state, data, length));
 }
 
 EXPORT i32 rx_token(Engine *e, u32 state, u32 token) {
@@ -318,7 +313,7 @@ static u32 passing(Engine *e, u32 state, u32 n, const u32 *tokens, const u32 *fi
         const u8 *data = e->trie.bytes + e->trie.offset[tokens[i]];
         u32 here = state, from = 0;
         for (u32 k = first[i]; k < first[i + 1] && here != DEAD; from = cuts[k++]) {
-            here = run(e, here, data + from, cuts[k] - from);
+            here = follow_bytes(e, here, data + from, cuts[k] - from);
             if (here == DEAD || !stands_before_hook(e, here)) continue;
             out[2 * found] = i;
             out[2 * found++ + 1] = cuts[k];

@@ -71,7 +71,7 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     case K_EMPTY:
     case K_EPS: return EMPTY;
     case K_SET: return has(&e->masks.p[n.a], byte) ? EPS : EMPTY;
-    case K_LIT: return e->pool.p[n.a] == byte ? literal_tail(e, node) : EMPTY;
+    case K_LIT: return e->pool.p[n.a] == byte ? literal_tail(e, node, 1) : EMPTY;
     case K_RULE: fail(e, UNDECIDED); /* rules are not regular; the front end checks */
     }
     byte = alike(e, n, byte);

@@ -319,7 +319,7 @@ static inline u32 lowest(const Mask *m) {
 u32 make_mask(Engine *e, const Mask *m);
 u32 make_set(Engine *e, const Mask *m);
 u32 make_literal(Engine *e, const u8 *bytes, u32 length);
-u32 literal_tail(Engine *e, u32 node);
+u32 literal_tail(Engine *e, u32 node, u32 passed);
 u32 make_cat(Engine *e, u32 a, u32 b);
 u32 make_alt(Engine *e, u32 *parts, u32 count);
 u32 make_and(Engine *e, u32 *parts, u32 count);
@@ -382,6 +382,7 @@ u32 tail_at(const Engine *e, u32 tail, u32 index);
 void close_state(Engine *e, u32 state);
 u32 compute_next(Engine *e, u32 state, u32 byte);
 u32 behind_literal(Engine *e, u32 state);
+u32 within_literal(Engine *e, u32 state, u32 passed);
 static inline u32 step(Engine *e, u32 state, u32 byte) {
     if (!(e->states.p[state].flags & S_CLOSED)) close_state(e, state);
     const State *s = &e->states.p[state];
@@ -403,6 +404,7 @@ enum { NUM_MARKS = 33 };
 u64 groups_to(Engine *e, u32 state, u32 next);
 
 /* walks.c */
+u32 follow_bytes(Engine *e, u32 state, const u8 *data, u32 length);
 int walk(Engine *e, u32 state, u32 node, u64 limit);
 int walk_difference(Engine *e, u32 state, u32 other, u64 limit);
 void weigh(Engine *e, u32 state);

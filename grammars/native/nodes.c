@@ -103,15 +103,15 @@ u32 make_literal(Engine *e, const u8 *bytes, u32 length) {
     return node;
 }
 
-/* A long one is known by where it lies: to read it all for each byte of a text takes long. Its cost is
-   known with that of the whole. */
-u32 literal_tail(Engine *e, u32 node) {
+/* What is left of a literal behind some of its bytes. A long one is known by where it lies: to read it all
+   for each byte of a text takes long. Its cost is known with that of the whole. */
+u32 literal_tail(Engine *e, u32 node, u32 passed) {
     Node n = e->nodes.p[node];
-    if (n.b <= LONG) return literal_at(e, n.a + 1, n.b - 1);
-    Node tail = {.kind = K_LIT, .a = n.a + 1, .b = n.b - 1};
+    if (n.b < LONG + passed) return literal_at(e, n.a + passed, n.b - passed);
+    Node tail = {.kind = K_LIT, .a = n.a + passed, .b = n.b - passed};
     u32 hash = mix(mix(tail.a, 0x3C6EF3u), tail.b), found = find_node(e, &tail, NULL, hash);
     if (found == NONE) found = add_node(e, tail, hash);
-    if (n.cost && n.cost <= NEVER) e->nodes.p[found].cost = n.cost - 1;
+    if (n.cost && n.cost <= NEVER) e->nodes.p[found].cost = n.cost - passed;
     return found;
 }
 
@@ -343,6 +343,15 @@ u32 add_words(Engine *e, const u8 *bytes, const u32 *lengths, u32 count, const u
     return make_words(e, table, 0, kept, 0);
 }
 
+/* How many bytes from `depth` on two words share, one sorted before the other. */
+static u32 shared(const Engine *e, Span one, Span other, u32 depth) {
+    const u8 *a = e->pool.p + one.offset, *b = e->pool.p + other.offset;
+    u32 end = one.length < other.length ? one.length : other.length, at = depth;
+    while (at < end && a[at] == b[at]) at++;
+    return at - depth;
+}
+
+/* What many share for long is one literal: a node for each byte of it would take much. */
 u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth) {
     WordTable t = e->tables.p[table];
     Span s = e->words.p[t.first + first];
@@ -350,8 +359,11 @@ u32 make_words(Engine *e, u32 table, u32 first, u32 end, u32 depth) {
         u32 word = literal_at(e, s.offset + depth, s.length - depth);
         return t.after == NONE ? word : make_cat(e, word, e->lists.p[t.after + first]);
     }
-    u8 flags = t.flags | (s.length == depth ? F_NULLABLE : 0);
-    return intern(e, (Node){.kind = K_WORDS, .flags = flags, .a = table, .b = first, .c = end, .d = depth});
+    u32 common = s.length < depth + LONG ? 0 : shared(e, s, e->words.p[t.first + end - 1], depth);
+    u32 from = depth + (common < LONG ? 0 : common);
+    u8 flags = t.flags | (s.length == from ? F_NULLABLE : 0);
+    u32 words = intern(e, (Node){.kind = K_WORDS, .flags = flags, .a = table, .b = first, .c = end, .d = from});
+    return from > depth ? make_cat(e, literal_at(e, s.offset + depth, common), words) : words;
 }
 
 /* The words from `*from` on that share their next byte, as a node after that byte; `*from` moves

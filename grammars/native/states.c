@@ -234,7 +234,7 @@ static int expand(Engine *e, u32 node, u32 tail) {
     case K_EPS: visit(e, tail); return 1;
     case K_SET: add_item(e, n.a, tail, NONE); return 1;
     case K_LIT:
-        add_item(e, e->pool.p[n.a], push(e, literal_tail(e, node), tail), NONE);
+        add_item(e, e->pool.p[n.a], push(e, literal_tail(e, node, 1), tail), NONE);
         return 1;
     case K_CAT: visit(e, push(e, node, tail)); return 1;
     case K_ALT:
@@ -346,6 +346,12 @@ u32 behind_literal(Engine *e, u32 state) {
     e->after.n = 0;
     add_after(e, e->stacks.p[e->states.p[state].kernel].tail);
     return state_of(e, merge_stacks(e, e->after.p, e->after.n));
+}
+
+/* The state within it, behind some of its bytes and before others. */
+u32 within_literal(Engine *e, u32 state, u32 passed) {
+    Stack top = e->stacks.p[e->states.p[state].kernel];
+    return state_of(e, push(e, literal_tail(e, top.head, passed), top.tail));
 }
 
 u32 compute_next(Engine *e, u32 state, u32 byte) {

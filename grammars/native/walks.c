@@ -81,6 +81,23 @@ static u32 read_literals(Engine *e, u32 *node, u32 state) {
     return state;
 }
 
+/* The state behind some bytes, DEAD where they do not fit. No states are made within literals but where the
+   bytes end: a long one would fill the memory of a step. */
+u32 follow_bytes(Engine *e, u32 state, const u8 *data, u32 length) {
+    for (u32 i = 0; i < length && state != DEAD;) {
+        Span text = literal_of(e, state);
+        if (!text.length) {
+            state = step(e, state, data[i++]);
+            continue;
+        }
+        u32 left = length - i, n = text.length < left ? text.length : left;
+        if (memcmp(e->pool.p + text.offset, data + i, n)) return DEAD;
+        state = n == text.length ? behind_literal(e, state) : within_literal(e, state, n);
+        i += n;
+    }
+    return state;
+}
+
 /* Collect in `hits` the tokens that go on from trie node `node`, reached in `state`. 0 when more
    than `limit` nodes were visited, or states made on such a way. Where completions are weighed, only what
    stays in a state is passed over: what costs the same. */
