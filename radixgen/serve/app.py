@@ -113,14 +113,13 @@ def _methods_of(request: Request) -> list[str]:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _answer(request, validation_error(error.errors(), _fields_of(request)))
+    return _answer(request, validation_error(error.errors(), _schema_of(request)))
 
 
-def _fields_of(request: Request) -> list[str]:
-    """The names of the fields that the route's body has."""
+def _schema_of(request: Request) -> Any:
+    """The type of the route's body, None where it has none."""
     body = getattr(request.scope.get("route"), "body_field", None)
-    annotation: Any = getattr(getattr(body, "field_info", None), "annotation", None)
-    return list(getattr(annotation, "model_fields", {}))
+    return getattr(getattr(body, "field_info", None), "annotation", None)
 
 
 def _answer(request: Request, error: ApiError) -> Response:

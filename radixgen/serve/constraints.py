@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from radixgen.serve.errors import bad_request
+from radixgen.serve.errors import bad_request, unknown_field
 from radixgen.serve.fields import ConstraintFields
 from radixgen.types import GrammarSpec, check_text
 
@@ -175,8 +175,7 @@ def _structured(value: dict[str, Any], param: str) -> GrammarSpec:
     kinds = [name for name in given if name in _KINDS]
     others = sorted(given.keys() - _KINDS.keys())
     if others:
-        message = f"{param}.{others[0][:64]} is not supported, and would be ignored"
-        raise bad_request(message, f"{param}.{others[0][:64]}")
+        raise unknown_field(param, others[0], (*_KINDS, "disable_any_whitespace"))
     if len(kinds) != 1:
         names = ", ".join(_KINDS)
         raise bad_request(f"{param} needs exactly one of {names}; it has {len(kinds)}", param)
@@ -274,8 +273,7 @@ _READERS: dict[str, Callable[[Any, str], GrammarSpec | None]] = {
 def _only(value: Mapping[str, Any], known: set[str], param: str) -> None:
     for name in value:
         if name not in known:
-            where = f"{param}.{str(name)[:64]}"
-            raise bad_request(f"{where} is not known, and would be ignored", where)
+            raise unknown_field(param, name, known)
 
 
 def _text(value: Any, param: str) -> str:

@@ -7,9 +7,10 @@ Anthropic   {"type": "error", "error": {"type", "message"}, "request_id"}
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from radixgen.errors import (
@@ -92,6 +93,13 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def unknown_field(param: str, name: Any, known: Iterable[str]) -> ApiError:
+    """The answer to an object at `param` with a field that it cannot have: the nearest that it can."""
+    what = f"parameter of {param}" if param else "parameter"
+    where = ".".join(filter(None, (param, str(name)[:64])))
+    return bad_request(unknown_name(what, str(name)[:64], known), where, "unknown_parameter")
+
+
 def api_error(error: BaseException, rename: Mapping[str, str] | None = None) -> ApiError:
     """The answer for an exception; `rename`: names of our parameters to those of the request.
 
@@ -143,10 +151,10 @@ def _shown(error: Exception) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
-def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] = ()) -> ApiError:
+def validation_error(faults: Sequence[Mapping[str, Any]], schema: Any = None) -> ApiError:
     """The answer to a body that is not of its schema: the first fault, where it is, what it is.
 
-    `fields`: the names that the schema has at its top, to name the nearest of an unknown one.
+    `schema`: the body's type, to name the nearest field of one that is unknown.
     """
     fault = _telling(faults)
     path = [part for part in fault["loc"] if part not in ("body", "query", "path")]
@@ -158,10 +166,10 @@ def validation_error(faults: Sequence[Mapping[str, Any]], fields: Sequence[str] 
         return bad_request("the body must be a JSON object")
     param = _dotted(path)
     if fault["type"] == "extra_forbidden":
-        name = str(path[-1])[:64]
-        known = fields if len(path) == 1 else ()
-        hint = unknown_name("parameter", name, known) if known else f"{name!r} is not known here"
-        return bad_request(hint, param, "unknown_parameter")
+        known = _names_at(schema, path[:-1])
+        if known:
+            return unknown_field(_dotted(path[:-1]), path[-1], known)
+        return bad_request(f"{str(path[-1])[:64]!r} is not known here", param, "unknown_parameter")
     if fault["type"] == "none_required" or param in _REFUSED:
         why = _REFUSED.get(param, "it is not served here")
         return bad_request(f"{param} must be left out: {why}", param, "unsupported_parameter")
@@ -179,6 +187,26 @@ _REFUSED = {
     "previous_response_id": "nothing is stored here; send the whole conversation as input",
     "suffix": "text is continued at its end, and not filled in; this is not served here",
 }
+
+
+def _schemas_in(annotation: Any) -> list[type[BaseModel]]:
+    """The schemas of objects that a type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [schema for part in get_args(annotation) for schema in _schemas_in(part)]
+
+
+def _names_at(schema: Any, path: Sequence[Any]) -> list[str]:
+    """The names of the fields that an object may have at a fault's place in a body.
+
+    pydantic names the branches of unions there too: by their class, or by what tells them apart.
+    """
+    found = _schemas_in(schema)
+    for part in path:
+        named = [one for one in found if one.__name__ == part]
+        inner = [one.model_fields[part] for one in found if part in one.model_fields]
+        found = named or [s for field in inner for s in _schemas_in(field.annotation)] or found
+    return sorted({name for one in found for name in one.model_fields})
 
 
 def _telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

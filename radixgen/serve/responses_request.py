@@ -9,7 +9,7 @@ from pydantic import Field
 from radixgen.serve.chat_request import allowed_name, custom_tool
 from radixgen.serve.constraints import Constraint, schema_spec
 from radixgen.serve.conversation import Call, Turn, parsed_arguments, text_of
-from radixgen.serve.errors import bad_request
+from radixgen.serve.errors import bad_request, unknown_field
 from radixgen.serve.fields import Bookkeeping, Closed, RoutingFields
 from radixgen.serve.reasoning import Effort, ThinkingOptions, Wish, effort_wish, options_wish
 from radixgen.serve.schemas import CustomDefinition
@@ -190,7 +190,7 @@ def constraint_of(body: ResponsesRequest) -> Constraint | None:
     where = "text.format"
     extra = sorted(form.keys() - known)
     if extra:
-        raise bad_request(f"{where}.{extra[0][:64]} is not known, and would be ignored", where)
+        raise unknown_field(where, extra[0], known)
     match form.get("type"):
         case "text":
             return None

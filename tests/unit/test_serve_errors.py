@@ -33,6 +33,15 @@ PROMPTS = "text, a list of whole numbers, a list of texts or a list of lists of 
          "must be an object, true or false or text"),
         (CompletionRequest, TEXT | {"temperature": "hot"}, "temperature", "valid number"),
         (CompletionRequest, TEXT | {"tempature": 1}, "tempature", "did you mean 'temperature'"),
+        (ChatRequest, CHAT | {"stream_options": {"include_usge": True}},
+         "stream_options.include_usge", "did you mean 'include_usage'"),
+        (ChatRequest, CHAT | {"tools": [{"type": "function", "function":
+         {"name": "f", "paramters": {}}}]}, "tools[0].function.paramters",
+         "did you mean 'parameters'"),
+        (CompletionRequest, TEXT | {"stream_options": {"x": 1}}, "stream_options.x",
+         "it is one of continuous_usage_stats, include_obfuscation, include_usage"),
+        (GenerateBody, {"text": "x", "sampling_params": {"tempature": 1}},
+         "sampling_params.tempature", "did you mean 'temperature'"),
         (ChatRequest, CHAT | {"tool_choice": 4}, "tool_choice", "must be text or an object"),
         (ChatRequest, CHAT | {"messages": [HI | {"content": 5}]}, "messages[0].content",
          "must be text or a list"),
@@ -55,7 +64,7 @@ def test_the_field_is_named_and_what_it_may_be(
     with pytest.raises(ValidationError) as caught:
         kind.model_validate(body)
     faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in caught.value.errors()]
-    error = validation_error(faults, list(kind.model_fields))
+    error = validation_error(faults, kind)
     assert error.param == param
     assert told in error.message
     assert error.status_code == 400
@@ -92,6 +101,11 @@ def test_a_part_is_named_once() -> None:
         ({"structured_outputs": {"json": 0}}, "structured_outputs.json", "is not a JSON schema"),
         ({"structured_outputs": {"json": True, "disable_any_whitespace": "no"}},
          "structured_outputs.disable_any_whitespace", "must be true or false"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn", "did you mean 'json'"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "scema": {}}}},
+         "response_format.json_schema.scema", "did you mean 'schema'"),
+        ({"response_format": {"type": "json_object", "shema": {}}}, "response_format.shema",
+         "did you mean 'schema'"),
         ({"regex": "a\ud800"}, "regex", "regex holds a lone surrogate (U+D800 at character 1)"),
         ({"structured_outputs": {"grammar": "\udfff"}}, "structured_outputs.grammar",
          "structured_outputs.grammar holds a lone surrogate"),
