@@ -117,11 +117,13 @@ def _checked(options: GenOptions) -> GenOptions:
 def thoughts_from(thinking: Any) -> Thoughts | None:
     """What `thinking=` asks for: a number of tokens, an effort, or a `Thinking`.
 
-    Raises InvalidRequest for anything else.
+    A budget of 0 is none. Raises InvalidRequest for anything else.
     """
     if thinking is None:
         return None
     if isinstance(thinking, Thinking):
+        if not thinking.budget:
+            return None
         return Thoughts(thinking.budget, Tags(thinking.begin, thinking.end))
     if isinstance(thinking, str) and thinking in EFFORTS:
         return Thoughts(EFFORTS[thinking], effort=thinking)
@@ -131,9 +133,7 @@ def thoughts_from(thinking: Any) -> Thoughts | None:
             f"and none of {', '.join(EFFORTS)}",
             "thinking",
         )
-    if thinking == 0:
-        raise InvalidRequest("thinking=0: leave it out and the model answers at once", "thinking")
-    return Thoughts(Thinking(thinking).budget)
+    return Thoughts(thinking) if Thinking(thinking).budget else None
 
 
 def checked_text(name: str, text: Any) -> str:

@@ -371,7 +371,8 @@ class EngineClient:
 
     def _heal(self, ids: "array[int]", options: dict[str, Any]) -> tuple[int, str]:
         """How many tokens a prompt keeps, and the bytes of the others, as a message has them."""
-        if options.get("thinking") is not None:
+        thinking = options.get("thinking")
+        if thinking is not None and thinking.budget:
             reason = "thoughts begin with a token of their own; leave thinking or this out"
             raise InvalidRequest(reason, "token_healing")
         num_kept, data = self._healer.heal(ids)

@@ -63,6 +63,11 @@ class GenerateRequest:
     lora: str = ""  # the adapter to compute with; "": none
     kind: Literal["generate"] = "generate"
 
+    def __post_init__(self) -> None:
+        """A budget of nothing is no thoughts, however it was spelled."""
+        if self.thinking is not None and self.thinking.budget == 0:
+            object.__setattr__(self, "thinking", None)
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:

@@ -105,12 +105,12 @@ class Thinking:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = WIRE
 
-    budget: int  # tokens
+    budget: int  # tokens; 0: no thoughts, as without a Thinking
     begin: str = ""
     end: str = "</think>"
 
     def __post_init__(self) -> None:
-        _check_range("budget", self.budget, int, 1, 2**31 - 1, param="thinking")
+        _check_range("budget", self.budget, int, 0, 2**31 - 1, param="thinking")
         for name in ("begin", "end"):
             value: Any = getattr(self, name)
             if not isinstance(value, str) or len(value) > MAX_STOP_CHARS:

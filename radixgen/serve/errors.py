@@ -94,7 +94,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def unknown_field(param: str, name: Any, known: Iterable[str]) -> ApiError:
-    """The answer to an object at `param` with a field that it cannot have: the nearest that it can."""
+    """The answer to a field that the object at `param` cannot have: the nearest that it can."""
     what = f"parameter of {param}" if param else "parameter"
     where = ".".join(filter(None, (param, str(name)[:64])))
     return bad_request(unknown_name(what, str(name)[:64], known), where, "unknown_parameter")

@@ -57,6 +57,21 @@ def test_a_stream_gives_thoughts_before_the_answer(runtime: Runtime) -> None:
     assert not any(piece.thoughts for piece in pieces[answered.index(True) + 1 :])
 
 
+def test_a_budget_of_nothing_is_an_answer_at_once(runtime: Runtime) -> None:
+    asked: dict[str, Any] = {"grammar": DIGITS, "seed": 3, "max_tokens": 20}
+    none = runtime.generate("Q: ", thinking=Thinking(0, "<t>", "</t>"), **asked)
+    assert none.thoughts == ""
+    assert none.token_ids == runtime.generate("Q: ", **asked).token_ids
+
+
+def test_a_constraint_that_is_over_ends_a_text_before_its_least_tokens(runtime: Runtime) -> None:
+    for source, told in (('[""]', ""), ('["ab"]', "ab")):
+        result = runtime.generate(
+            "Q: ", grammar=GrammarSpec("choice", source), min_tokens=10, max_tokens=20
+        )
+        assert (result.text, result.choices[0].finish_reason) == (told, FinishReason.STOP)
+
+
 def test_what_stops_an_answer_does_not_stop_thoughts(runtime: Runtime) -> None:
     asked: dict[str, Any] = {"thinking": TAGS, "seed": 5, "max_tokens": 50, "ignore_eos": True}
     plain = runtime.generate("Q: ", **asked)

@@ -25,8 +25,9 @@ from radixgen.lang import (
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.shared import Shared
 from radixgen.lang.transcript import segments
+from radixgen.messages import GenerateRequest, decode_to_runtime, encode
 from radixgen.thoughts import Tags
-from radixgen.types import Thinking
+from radixgen.types import SamplingParams, Thinking
 
 Messages = list[dict[str, str]]
 
@@ -258,8 +259,7 @@ def _tool(a: int) -> int:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: gen("x", thinking=0), "leave it out"),
-        (lambda: gen("x", thinking=-3), "is not between 1 and"),
+        (lambda: gen("x", thinking=-3), "is not between 0 and"),
         (lambda: gen("x", thinking=True), "no number of tokens"),
         (lambda: gen("x", thinking="much"), "minimal, low, medium, high"),
         (lambda: call([_tool], thinking=False), "no number of tokens"),
@@ -269,6 +269,15 @@ def _tool(a: int) -> int:
 def test_what_is_no_budget_is_refused(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         make()
+
+
+@pytest.mark.parametrize("thinking", [0, Thinking(0), Thinking(0, "<t>", "</t>")])
+def test_a_budget_of_nothing_is_no_thoughts(thinking: int | Thinking) -> None:
+    assert gen("x", thinking=thinking) == gen("x")
+    if isinstance(thinking, Thinking):
+        request = GenerateRequest("r", SamplingParams(), thinking=thinking)
+        assert request.thinking is None
+        assert decode_to_runtime(encode(request, [1]))[0] == request
 
 
 def test_thinking_is_said_where_the_model_writes(backend: ScriptedBackend) -> None:
