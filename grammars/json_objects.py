@@ -46,10 +46,9 @@ class Progress(NamedTuple):
     """What came so far, as far as it matters.
 
     `place`: how many names of each chain were passed. `seen`: the bits of names that stand alone.
-    `members`: their
-    number, up to the bound that matters. `missing`: indices of members that have to exist and do
-    not yet. `bound`: those that an undeclared name has fulfilled. `rivals`: the values to differ
-    from that have all members so far, `matched` of them.
+    `members`: their number, up to the bound that matters. `missing`: indices of members that have
+    to exist and do not yet. `bound`: those that an undeclared name has fulfilled. `rivals`: the
+    values to differ from that have all members so far, `matched` of them.
     """
 
     place: tuple[int, ...] = ()
@@ -142,8 +141,8 @@ class ObjectRules:
         return EMPTY if self._is_closed else self.behind_declared()
 
     def behind_declared(self) -> Node:
-        """One more member where all names of all chains were passed, and what follows."""
-        return self._member(Progress(self._ends))
+        """One more member where all names were passed, and what follows."""
+        return self._member(Progress(self._ends, (1 << len(self._alone)) - 1))
 
     def _others(self) -> Goal | None:
         """The goal of members that no chain names, if it is one and known to have a value."""

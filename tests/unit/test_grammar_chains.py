@@ -4,6 +4,7 @@ The one asks Python for the parts of a chain of members (`chain.py`) and takes m
 from what stands before its quote (`native/heads.c`); the other expands every rule.
 """
 
+import itertools
 import json
 import random
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars.engine import Engine
 from radixgen.grammars.expr import RuleSet
 from radixgen.grammars.json_schema import compile_schema
@@ -153,6 +155,16 @@ SCHEMAS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"ab": 1, "c": None, "a": 2, "abc": 3}, {"abb": 0}, {}],
         [{"b": 1}, {"a": "x"}, {"ab": None}, {"c": None, "ab": 1}],
     ),
+    "a needed member that is declared nowhere, and members of a pattern": (
+        {
+            "type": "object",
+            "properties": {"a": {}},
+            "required": ["b"],
+            "patternProperties": {"^x": {"type": "integer"}},
+        },
+        [{"b": 1}, {"a": 1, "b": 1, "xz": 1}, {"b": 1, "zz": "x", "xa": 2}],
+        [{"a": 1}, {"b": 1, "x": "x"}, {"xz": 1, "b": 1}],
+    ),
     "members of a pattern without values": (
         {
             "type": "object",
@@ -228,3 +240,44 @@ def test_masks_and_verdicts_are_those_of_the_rules(
         assert (bool(states[1]) and native.is_accepting(states[1])) == is_good, value
         if states[0]:
             assert len(native.shortest_tokens(states[1])) == len(python.shortest_tokens(states[0]))
+
+
+def test_objects_of_every_mix_of_keywords_take_the_same_members() -> None:
+    """Members in any order, some twice, under names that are declared, needed, matched or none."""
+    library, vocabulary = load_library(), Vocabulary.from_tokens([b"x", None], [1])
+    if library is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    parts: list[list[dict[str, Any]]] = [
+        [{}, {"properties": {"a": {}}}, {"properties": {"\u00e9": {}, "a": {"type": "null"}}}],
+        [{}, {"required": ["b"]}, {"required": ["a", "xb"]}],
+        [
+            {},
+            {"patternProperties": {"^x": {"type": "integer"}}},
+            {"propertyNames": {"maxLength": 2}},
+        ],
+        [{}, {"allOf": [{"properties": {"b": {}, "xb": {}}}]}, {"additionalProperties": False}],
+    ]
+    names = ("a", "b", "xb", "\u00e9", "zz")
+    texts = [
+        "{" + ", ".join(f'"{name}": 1' for name in chosen) + "}"
+        for count in range(4)
+        for chosen in itertools.product(names, repeat=count)
+    ]
+    for mix in itertools.product(*parts):
+        schema = json.dumps(
+            {"type": "object"} | dict(item for part in mix for item in part.items())
+        )
+        python, native = (
+            PythonEngine(vocabulary, 1 << 30),
+            NativeEngine(vocabulary, library, 1 << 30),
+        )
+        taken: list[list[str]] = []
+        for engine in (python, native):
+            try:
+                start = engine.start(compile_schema(schema, {}, RuleSet()))
+            except InvalidGrammar:
+                taken.append(["refused"])
+                continue
+            ends = ((text, engine.after_bytes(start, text.encode())) for text in texts)
+            taken.append([text for text, end in ends if end and engine.is_accepting(end)])
+        assert taken[0] == taken[1], schema
