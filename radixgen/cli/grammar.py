@@ -372,6 +372,10 @@ def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
             f"there is no file {source}; if that is the constraint itself, name its --kind",
             "schema",
         )
+    if not kind and os.path.isdir(source):
+        raise InvalidRequest(
+            f"{source} is a directory; if that is the constraint itself, name its --kind", "schema"
+        )
     source = common.decoded(source.encode(errors="surrogatepass"), "the constraint")
     return source, guess_kind(source)
 

@@ -161,6 +161,12 @@ def test_printing() -> None:
     assert show_bytes(((1 << 256) - 1) & ~(1 << 0x22)) == '[^"]'
 
 
+def test_a_directory_is_not_taken_for_a_regex(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is a directory"):
+        _run("check", str(tmp_path), "x")
+    assert _run("check", str(tmp_path), str(tmp_path), "-k", "regex")[0] == 0
+
+
 def test_a_name_of_no_file_is_not_taken_for_a_regex() -> None:
     with pytest.raises(InvalidRequest, match=r"there is no file schemas/user\.json"):
         _run("check", "schemas/user.json", "x")
