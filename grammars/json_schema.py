@@ -18,6 +18,7 @@ schema does not allow.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
@@ -33,9 +34,10 @@ from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import goal
 from radixgen.grammars.json_values import Values
-from radixgen.grammars.productive import is_productive
+from radixgen.grammars.productive import is_productive, rules_below
 
 MAX_SOURCE = 32 << 20  # characters
+MAX_LOOKED_AT = 200  # rules whose objects `describe` tells of
 BINDING = (
     "behind an undeclared member that meets it, all undeclared ones are written so that they do: a "
     "name may come twice, of which readers keep the last"
@@ -76,6 +78,8 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     notes = Notes()
     node, schemas, values = _compile(source, options, rules, notes)
     notes.impossible += impossible(schemas, lambda wanted: is_productive(values.value(wanted)))
+    for _ in islice(rules_below(node), MAX_LOOKED_AT):
+        pass  # objects are put together as rules are expanded
     notes.narrowed += (Note(keyword, at, BINDING) for keyword, at in values.binding())
     return node, notes
 

@@ -5,6 +5,7 @@ answer is the least fixpoint over the rules; it is sought lazily, one alternativ
 proof enough, so that a grammar is expanded no further than the proof needs.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 from radixgen.errors import InvalidGrammar
@@ -114,6 +115,19 @@ def rules_in(node: Node) -> Iterator[Rule]:
     elif not facts(node).regular:
         for part in node.args[:1] if isinstance(node, Repeat) else node.args:
             yield from rules_in(part)
+
+
+def rules_below(node: Node) -> Iterator[Rule]:
+    """The rules that `node` leads to, nearest first, each expanded as the next is asked for."""
+    found: dict[Rule, None] = dict.fromkeys(rules_in(node))
+    waiting = deque(found)
+    while waiting:
+        rule = waiting.popleft()
+        yield rule
+        for other in rules_in(rule.body()):
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
 
 
 def _settle(node: Node, known: Known) -> None:

@@ -116,7 +116,8 @@ def test_thoughts_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize(
-    "options", [{"budget": 0}, {"budget": 2.5}, {"budget": 5, "end": ""}, {"budget": 5, "begin": 3}]
+    "options",
+    [{"budget": -1}, {"budget": 2.5}, {"budget": 5, "end": ""}, {"budget": 5, "begin": 3}],
 )
 def test_wrong_options_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -99,6 +99,8 @@ def test_explain() -> None:
     assert "(at #/properties/n)" in output
     bound = _run("explain", '{"not": {"additionalProperties": {"type": "object"}}}')[1]
     assert "narrowed  additionalProperties at #/not: behind an" in " ".join(bound.split("\n"))
+    bound = '{"properties": {"a": {"minimum": 2}}, "additionalProperties": {"type": "integer"}}'
+    assert "narrowed" in _run("explain", f'{{"type": "object", "not": {bound}}}')[1]
     assert "narrowed" not in _run("explain", SCHEMA)[1]
     status, output = _run("explain", "json", "--rules", "2")
     assert "rules beside these" in output
