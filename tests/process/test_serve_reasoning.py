@@ -282,7 +282,7 @@ def test_any_model_thinks_between_tags_of_the_clients(plain: httpx2.Client) -> N
         ("/v1/chat/completions", {"hint": {"width": 1}}, "hint.width"),
         ("/v1/chat/completions",
          {"thinking": {"end": "</t>"}, "constrained_law": "faithful", "regex": "a"}, "thinking"),
-        ("/generate", {"thinking": {"budget": 0, "end": "</t>"}}, "thinking"),
+        ("/generate", {"thinking": {"budget": -1, "end": "</t>"}}, "thinking"),
         ("/generate", {"thinking": {"budget": 9}}, "thinking.end"),
     ],
 )  # fmt: skip
