@@ -4,9 +4,9 @@
    each of those bytes is a token by itself, bytes bound tokens. Rules are solved from above (D. Knuth's
    generalisation of Dijkstra's algorithm, IPL 6(1), 1977, by iteration); an alternative whose fixed
    part is no shorter than what is known is never expanded. Where an intersection is too large to say what
-   is shortest, some short string is: its length is a bound, and so is what it is a part of. From a state, bytes that lower the cost
-   spell a shortest completion; the fewest tokens that spell that text come from dynamic programming
-   over its places. */
+   is shortest, some short string is: its length is a bound, and so is what it is a part of. From a state,
+   bytes that lower the cost spell a shortest completion; the fewest tokens that spell that text come from
+   dynamic programming over its places. */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +91,8 @@ static Way best_way(Engine *e) {
    B. Raphael, IEEE TSSC 4(2), 1968); each byte lowers the bound by one at most, so that the first way
    to a node is a shortest. A node of known cost is an end that far away. With greed the rest counts as
    so many times what it seems (I. Pohl, Artificial Intelligence 1, 1970): then the end that is found may
-   not be the nearest; greed 0 goes deep where nothing seems nearer. NONE where more than `most` nodes are met, or half of the work that may be done is. */
+   not be the nearest; greed 0 goes deep where nothing seems nearer. NONE where more than `most` nodes are
+   met, or half of the work that may be done is. */
 static u32 best_first(Engine *e, u32 node, u32 most, u32 greed) {
     u32 mark = ++e->mark;
     u64 half = e->fuel / 2;
