@@ -17,6 +17,7 @@ from radixgen.grammars import json_keywords as own
 from radixgen.grammars.json_bounds import all_apart, are_unlike
 from radixgen.grammars.json_bounds import apart as are_apart
 from radixgen.grammars.json_document import Document, Schema
+from radixgen.grammars.json_examples import has_example
 from radixgen.grammars.json_keywords import has, lacks
 from radixgen.grammars.json_sets import (
     EVERY,
@@ -430,11 +431,10 @@ class Algebra:
         known = self._never.get(wanted)
         if known is not None:
             return known
-        if is_never(wanted) or are_unlike(wanted):
-            found = True
-        elif self._depth >= MAX_PROOF_DEPTH:
-            return False
-        else:
+        found = is_never(wanted) or are_unlike(wanted)
+        if not found and not has_example(wanted):
+            if self._depth >= MAX_PROOF_DEPTH:
+                return False
             self._depth += 1
             try:
                 found = all(self._is_void(wanted, kind) for kind in kinds_of(wanted))

@@ -12,6 +12,7 @@ from radixgen.grammars.formats import is_refused
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_bounds import differ_in_kind
 from radixgen.grammars.json_document import Schema
+from radixgen.grammars.json_examples import has_example
 from radixgen.grammars.json_keywords import (
     KINDS,
     admits,
@@ -41,7 +42,7 @@ class Proofs:
         known = self._known.get(wanted)
         if known is not None:
             return known
-        if _plainly(wanted):
+        if _plainly(wanted) or has_example(wanted):
             self._known[wanted] = True
             return True
         if is_never(wanted):
