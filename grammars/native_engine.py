@@ -48,6 +48,7 @@ _SOURCES = (
     "slices.c",
     "heads.c",
     "closures.c",
+    "others.c",
     "chains.c",
     "braids.c",
     "json.c",

@@ -424,7 +424,11 @@ u32 bounded_record(Engine *e, u32 state);
 u32 add_row(Engine *e, const u32 *words);
 u32 add_hit_row(Engine *e);
 u32 finish_record(Engine *e, u32 base);
+u32 add_difference(Engine *e, u32 record);
 u32 union_of(Engine *e, u32 *records, u32 n);
+
+/* others.c */
+u32 others_record(Engine *e, Node both, u32 tail);
 
 /* closures.c */
 u32 closure_record(Engine *e, u32 state);
@@ -447,6 +451,8 @@ Slice *slice_of(Engine *e, u32 item);
 Mask first_bytes(Engine *e, u32 state);
 u32 slice_record(Engine *e, Slice *s, u32 low, u32 high, u32 tail);
 int is_code(const Engine *e, u32 item);
+Slice *usable_slice(Engine *e, Node loop, u32 tail);
+u32 record_unasked(Engine *e, u32 state);
 u32 try_outside(Engine *e, Slice *s, u32 state);
 u32 outside_record(Engine *e, Slice *s, u32 state);
 void keep_exits(Engine *e, Slice *s, const ExitList *exits);

@@ -2,9 +2,9 @@
 
    A mask is kept as a record (records.c). The ways to one: walk the trie; for a loop such as the inside
    of a JSON string, take the row of the loop and walk only what can follow it (slices.c); for an
-   intersection with complements, such as a key that is none of the listed ones, start from the mask
-   without the complements and walk where the two differ; likewise for a state that most bytes lead into
-   a loop. Whatever reads plain characters on and on takes the row of these (closures.c). */
+   intersection with complements start from the mask without the complements and walk where the two differ,
+   or only try the listed keys for a key that is none of them (others.c); likewise for a state that most
+   bytes lead into a loop. Whatever reads plain characters on and on takes the row of these (closures.c). */
 #include "engine.h"
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ u32 short_record(Engine *e, u32 state) {
 }
 
 /* The slice of a loop whose items and what follows it begin with different bytes, or NULL. */
-static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
+Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     Slice *slice = slice_of(e, loop.a);
     if (!slice) return NULL;
     Mask after = first_bytes(e, state_of(e, tail));
@@ -48,18 +48,17 @@ static Slice *usable_slice(Engine *e, Node loop, u32 tail) {
     return slice;
 }
 
-/* NONE as well where that mask is asked for on the way to itself, as loops within loops may do. */
-static u32 difference_from(Engine *e, u32 state, u32 other, u64 limit) {
+/* The record of a state; NONE where it is asked for on the way to itself, as loops within loops may do. */
+u32 record_unasked(Engine *e, u32 state) {
     for (u32 i = 0; i < e->asked.n; i++)
-        if (e->asked.p[i] == other) return NONE;
-    u32 known = mask_record(e, other);
+        if (e->asked.p[i] == state) return NONE;
+    return mask_record(e, state);
+}
+
+static u32 difference_from(Engine *e, u32 state, u32 other, u64 limit) {
+    u32 known = record_unasked(e, other);
     e->hits.n = 0;
-    if (!walk_difference(e, state, other, limit)) return NONE;
-    Record r = e->records.p[known];
-    RESERVE(e, e->hits, r.count);
-    if (r.count) memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
-    e->hits.n += r.count;
-    return finish_record(e, r.base);
+    return known != NONE && walk_difference(e, state, other, limit) ? add_difference(e, known) : NONE;
 }
 
 /* An intersection against itself without its complements. */
@@ -164,7 +163,8 @@ static u32 stack_record(Engine *e, u32 stack, u32 state) {
     Slice *slice = head.kind == K_REP ? usable_slice(e, head, s.tail) : NULL;
     if (slice) return slice_record(e, slice, head.b, head.c, s.tail);
     if (head.kind != K_AND) return NONE;
-    u32 record = bounded_record(e, state);
+    u32 record = others_record(e, head, s.tail);
+    if (record == NONE) record = bounded_record(e, state);
     if (record == NONE) record = head_record(e, state, 0);
     if (record == NONE) record = difference_record(e, head, s.tail, state, SHORT_WALK);
     if (record == NONE && is_open(e, state)) record = closure_record(e, state);

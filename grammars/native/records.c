@@ -75,6 +75,15 @@ u32 finish_record(Engine *e, u32 base) {
     return id;
 }
 
+/* The record of what differs from another in the tokens of `hits`. */
+u32 add_difference(Engine *e, u32 record) {
+    Record r = e->records.p[record];
+    RESERVE(e, e->hits, r.count);
+    if (r.count) memcpy(e->hits.p + e->hits.n, e->toggles.p + r.toggles, r.count * sizeof(u32));
+    e->hits.n += r.count;
+    return finish_record(e, r.base);
+}
+
 static void write_record(const Engine *e, u32 record, u32 *row) {
     Record r = e->records.p[record];
     memcpy(row, e->rows.p[r.base], e->trie.num_words * sizeof *row);

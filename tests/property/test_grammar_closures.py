@@ -52,6 +52,10 @@ def vocabulary() -> Vocabulary:
 
 
 VOCABULARY = vocabulary()
+# What tokens hold before a quote, or behind one.
+QUOTED = [
+    part.decode() for t in VOCABULARY.tokens if t for part in t.split(b'"')[:-1] if part.isalnum()
+]
 
 PATTERNS = {
     "^allow|deny$": ('"allow it"', '"we denydeny"', '"dedeny"'),
@@ -99,6 +103,22 @@ def schemas() -> Iterator[tuple[dict[str, object], str]]:
     members = {"additionalProperties": {"const": "://"}, "deny": {"const": 0}}
     yield {"properties": members, "additionalProperties": False}, '{"additionalProperties": "://"}'
     yield {"properties": members, "required": ["deny"]}, '{"deny": 0, "x": {}}'
+    names: dict[str, object] = {
+        name: {} for name in (*QUOTED, "", "d", "de", "den", "é", "你好", "n\\o")
+    }
+    longer = f'{{"{QUOTED[0]}x": 1, "y": 4}}'
+    yield {"properties": names}, longer
+    yield (
+        {"properties": names, "propertyNames": {"minLength": 3}},
+        '{"nny": 0, "édx": 1}',
+    )
+    yield {"not": {"enum": list(names)}, "type": "string"}, '"denx"'
+    yield {"not": {"const": QUOTED[0]}, "type": "string", "minLength": 2}, f'"{QUOTED[0]}x"'
+    yield {"items": {"type": "string"}, "uniqueItems": True}, f'["de", "{QUOTED[0]}", "dé"]'
+    yield (
+        {"properties": names, "patternProperties": {"^d": {"type": "null"}}},
+        '{"da": null, "a": 0}',
+    )
 
 
 def native(found: object) -> NativeEngine:
@@ -128,6 +148,21 @@ def test_masks_of_patterns_are_brute_force(schema: dict[str, object], text: str)
             state = engine.after_bytes(state, bytes((byte,)))
             assert state
     assert engine.is_accepting(state)
+
+
+def test_other_names_make_no_states_within_those_that_are_known() -> None:
+    if load_library() is None:
+        pytest.skip("no C compiler: the native engine does not run here")
+    made = []
+    for others in (False, True):
+        schema = {"properties": {name: {} for name in QUOTED}, "additionalProperties": others}
+        grammar = GrammarCompiler(VOCABULARY).compile(
+            GrammarSpec("json_schema", json.dumps(schema))
+        )
+        engine = native(grammar.engine)
+        mask_of(engine, engine.after_bytes(grammar.start, b'{"'))
+        made.append(engine.sizes()["states"])
+    assert made[1] - made[0] < sum(map(len, QUOTED)) / 2
 
 
 def test_a_pattern_somewhere_in_a_text_needs_no_walk_through_all_tokens() -> None:
