@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import gcd
 
 from radixgen.grammars.derivative import derivative, facts, partition
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
+    Bytes,
+    Concat,
     Expr,
+    Literal,
     Node,
+    Repeat,
     RuleSet,
     byte_set,
     concat,
@@ -26,6 +31,7 @@ from radixgen.grammars.json_numbers import Piece
 
 POINT, MINUS = ord("."), ord("-")
 MORE_DIGITS = 20  # than those of a step, looked for until a number is within its interval
+MAX_NEIGHBOURS = 8  # multiples that are tried for one that the other steps do not divide
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,41 @@ def _takes_digits(left: Expr, number: int) -> bool:
     return EMPTY not in following and all(_takes_digits(one, number - 1) for one in following)
 
 
+@lru_cache(8192)
+def _digits_of(left: Expr) -> tuple[int, int | None]:
+    """How many digits may come before a point or the end, at least and at most; None: no bound.
+    A minus counts as one."""
+    match left:
+        case Literal():
+            before = left.value.partition(b".")[0]
+            return len(before), len(before)
+        case Bytes():
+            return 1, 1
+        case Repeat():
+            least, most = _digits_of(left.item)
+            bound = None if most is None or left.high is None else most * left.high
+            return least * left.low, bound
+        case Concat():
+            behind = (i for i, part in enumerate(left.args, 1) if _has_point(part))
+            parts = [_digits_of(part) for part in left.args[: next(behind, None)]]
+            known = [most for _, most in parts if most is not None]
+            return sum(p[0] for p in parts), sum(known) if len(known) == len(parts) else None
+    parts = [_digits_of(part) for part in left.args]
+    known = [most for _, most in parts if most is not None]
+    least = min((p[0] for p in parts), default=0)
+    return least, max(known, default=0) if len(known) == len(parts) else None
+
+
+def _has_point(part: Expr) -> bool:
+    return isinstance(part, Literal) and b"." in part.value
+
+
+def _reaches(remainder: int, modulus: int, number: int) -> bool:
+    """Whether some digits, so many, leave no remainder."""
+    power: int = 10**number
+    return -remainder * power % modulus < power
+
+
 def multiples(
     within: Expr, piece: Piece, steps: Sequence[tuple[Fraction, int]], rules: RuleSet
 ) -> Node:
@@ -80,9 +121,18 @@ class _Remainders:
     def __init__(self, piece: Piece, steps: Sequence[tuple[Fraction, int]], rules: RuleSet) -> None:
         self._places = [places for _, places in steps]
         self._moduli = [int(step * 10**places) for step, places in steps]
+        # Of whole numbers, which a step divides whatever its last places are worth.
+        whole = [
+            m // gcd(m, 10**places) for m, places in zip(self._moduli, self._places, strict=True)
+        ]
+        self._whole = whole[0]
+        self._has_whole = all(self._whole % modulus for modulus in whole[1:])
         self._most = max(self._places)
         self._wanted = piece.multiple is not None
-        self._plain = self._wanted and not piece.nots
+        self._is_alone = not piece.nots
+        # Then digits that may go on without end lead to a multiple of the first step that no other
+        # step divides: none of these divides the first, or the piece is empty.
+        self._is_sure = self._wanted and (self._is_alone or self._most == 0)
         self._above, self._below = piece.high is None, piece.low is None
         self._rules = rules
 
@@ -91,11 +141,11 @@ class _Remainders:
         return self._rule(within, Read(none, (False,) * len(none), free=self._above))
 
     def _rule(self, left: Expr, now: Read) -> Node:
-        if left is EMPTY or (self._wanted and now.beyond[0]) or not self._in_reach(now):
+        if left is EMPTY or (self._wanted and now.beyond[0]) or not self._in_reach(left, now):
             return EMPTY
         key = ("multiple", tuple(self._moduli), tuple(self._places), self._wanted, left, now)
         number = self._sure_digits(left, now)
-        is_free = self._plain and now.free and now.place is None
+        is_free = self._is_sure and now.free and now.place is None
         sure = True if number is not None or is_free else None
         return self._rules.rule(key, lambda: self._body(left, now), sure, number)
 
@@ -103,37 +153,55 @@ class _Remainders:
         """How many digits surely lead to an end; None where only a search tells."""
         if facts(left).nullable and self._may_end(now):
             return 0
-        if not self._plain:
+        if not self._wanted or not now.begun:
             return None
-        if now.place is not None:
-            return self._behind_point(left, now.remainders[0], self._places[0] - now.place)
-        return self._digits(left, now.remainders[0]) if now.begun and self._most == 0 else None
+        remainder = now.remainders[0]
+        if now.place is None:
+            return self._digits(left, now, remainder)
+        number = self._places[0] - now.place
+        return number if self._leads_to_end(left, now, remainder, number) else None
 
-    def _behind_point(self, left: Expr, remainder: int, number: int) -> int | None:
-        """As many digits as a step still has places, if one of them all is a multiple and any so
-        many may follow."""
-        modulus = self._moduli[0]
-        is_near = number > 0 and -remainder * 10**number % modulus < 10**number
-        return number if is_near and _takes_digits(left, number) else None
-
-    def _digits(self, left: Expr, remainder: int) -> int | None:
-        """How many digits lead to a multiple where any so many may follow: one of 10**k neighbours
-        is a multiple if the next one is no farther. None where the interval has no room for them.
-        """
-        modulus = self._moduli[0]
-        for number in range(len(str(modulus)) + MORE_DIGITS):
-            if -remainder % modulus < 10**number and _takes_digits(left, number):
+    def _digits(self, left: Expr, now: Read, remainder: int) -> int | None:
+        """How many digits lead to a number to end with where any so many may follow. None where the
+        interval has no room for them."""
+        if not self._has_whole:
+            return None
+        for number in range(len(str(self._whole)) + MORE_DIGITS):
+            if self._leads_to_end(left, now, remainder, number):
                 return number
-            remainder = remainder * 10 % modulus
+            remainder = remainder * 10 % self._whole
         return None
 
-    def _in_reach(self, now: Read) -> bool:
-        """Whether the digits that may still come behind the point can make the step divide."""
-        if not self._wanted or now.place is None:
+    def _leads_to_end(self, left: Expr, now: Read, remainder: int, number: int) -> bool:
+        """Whether one of 10**number neighbours, the first of which leaves that remainder, surely is
+        a multiple of the first step and of no other, and any so many digits may follow."""
+        whole = now.place is None
+        step = self._whole if whole else self._moduli[0]
+        if number > 0 and not whole:
+            remainder = remainder * 10**number
+        first = -remainder % step
+        if number < 0 or first >= 10**number or not _takes_digits(left, number):
+            return False
+        tried = range(first, min(10**number, first + MAX_NEIGHBOURS * step), step)
+        return self._is_alone or any(self._ends_with(now, far, number) for far in tried)
+
+    def _ends_with(self, now: Read, digits: int, number: int) -> bool:
+        """Whether a number may end behind some digits, so many."""
+        for place in range(number - 1, -1, -1):
+            now = self._after(now, digits // 10**place % 10)
+        return self._may_end(now)
+
+    def _in_reach(self, left: Expr, now: Read) -> bool:
+        """Whether as many digits as may still come can make the first step divide, whichever."""
+        if not self._wanted:
             return True
-        remainder, modulus = now.remainders[0], self._moduli[0]
-        left = self._places[0] - now.place
-        return left <= 0 or -remainder * 10**left % modulus < 10**left
+        remainder, modulus, places = now.remainders[0], self._moduli[0], self._places[0]
+        if now.place is not None:
+            return _reaches(remainder, modulus, max(places - now.place, 0))
+        least, most = _digits_of(left)
+        if most is None or 10 ** (most + places) >= modulus:
+            return True
+        return any(_reaches(remainder, modulus, n + places) for n in range(least, most + 1))
 
     def _body(self, left: Expr, now: Read) -> Node:
         found: list[Node] = []

@@ -13,6 +13,7 @@ from math import ceil, floor, lcm
 
 MAX_POINTS = 1000  # a bounded piece with at most so many members becomes points
 FEW = 16  # of a range: integers one after another, written by comparing digits if they are more
+MAX_LOOKED_AT = 64  # multiples, for one that the others do not divide
 EXACT = 10**15  # beyond, a printer of JSON may write an integer with an exponent
 
 Number = Fraction | int  # equal ones are one; integers are made and looked up ten times as fast
@@ -53,6 +54,17 @@ class Piece:
             return True
         first, last = self.first(), self.last()
         return first is not None and last is not None and first > last
+
+    def has_some(self) -> bool:
+        """Whether a look shows a member of what is not known to be empty. False says nothing."""
+        if not self.nots:
+            return True
+        if self.multiple is None:  # of an interval, in which the others are far apart
+            return self.low is None or self.high is None or self.low < self.high
+        step, first, last = self.multiple, self.first(), self.last()
+        if first is None:
+            first, step = last or step, -step
+        return any(self.holds(first + step * index) for index in range(MAX_LOOKED_AT))
 
     def first(self) -> Fraction | None:
         """The smallest multiple in the piece; None without a lower end."""

@@ -74,7 +74,7 @@ class Proofs:
         if kind == "string":
             return bool(found.finite) if found.finite is not None else _negated(found.expr)
         if kind == "number":
-            if found.points or any(not piece.nots for piece in found.pieces):
+            if found.points or any(piece.has_some() for piece in found.pieces):
                 return True  # pieces that are surely empty are left out
             return None if found.pieces else False
         if kind in ("null", "boolean"):
