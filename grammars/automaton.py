@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.derivative import (
+    Search,
     derivative,
     facts,
     is_empty,
@@ -83,7 +84,7 @@ class Automaton:
         self._stacks: dict[tuple[Node, Tail], Stack] = {}
         self._states: dict[Tail, State] = {}
         self._merged: dict[frozenset[Stack], Tail] = {}
-        self._known: dict[Expr, bool] = {}
+        self.decide = Search()
         self._checked: set[Rule] = set()
 
     def start(self, node: Node) -> State | None:
@@ -157,7 +158,7 @@ class Automaton:
                 continue
             if opaque is None:
                 after.update(dict.fromkeys(members(stack)))
-            elif not is_empty(left := derivative(opaque, byte), self._known):
+            elif not is_empty(left := derivative(opaque, byte), self.decide):
                 after.update(dict.fromkeys(members(self._push(left, stack))))
         return self._state(self._merge(after)) if after else None
 

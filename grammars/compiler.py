@@ -176,6 +176,7 @@ class GrammarCompiler:
             )
         rules, begin = RuleSet(), time.thread_time()
         engine = self._current_engine()
+        rules.decide = engine.is_empty
         try:
             start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
             _check_doubtful(engine, rules)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.derivative import Decide, Search
 from radixgen.grammars.expr import (
     Concat,
     Expr,
@@ -72,7 +73,7 @@ class Rules:
         """
         start = self.mention(name, "the start of the grammar")
         rules = self._expanded()
-        mark_productive(rules)
+        mark_productive(rules, self._rules.decide)
         if not start.productive:
             raise InvalidGrammar(
                 f"rule {name!r} derives no text: every way through it recurs without an end"
@@ -90,12 +91,12 @@ class Rules:
         return done
 
 
-def mark_productive(rules: list[Rule]) -> None:
+def mark_productive(rules: list[Rule], decide: Decide | None = None) -> None:
     """Find which rules derive any text, from the bottom up. `rules` holds all that they mention.
 
     Without recursion over rules, so that a chain of thousands is no deeper than one.
     """
-    known: dict[Expr, bool] = {}
+    decide = decide or Search()
     mentioned_by: dict[Rule, list[Rule]] = {}
     for rule in rules:
         for other in set(rules_in(rule.body())):
@@ -104,7 +105,7 @@ def mark_productive(rules: list[Rule]) -> None:
     waiting = list(reversed(rules))
     while waiting:
         rule = waiting.pop()
-        if not rule.productive and derives(rule.body(), known):
+        if not rule.productive and derives(rule.body(), decide):
             rule.productive = True
             waiting.extend(mentioned_by.get(rule, ()))
 

@@ -5,7 +5,7 @@ bytes as in S. Owens, J. Reppy, A. Turon, "Regular-expression derivatives re-exa
 Knows expressions without rules. Knows no stack, no grammar and no token.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -34,6 +34,9 @@ from radixgen.grammars.expr import (
 )
 
 MAX_EMPTINESS_STATES = 20_000
+
+# Whether an intersection or complement has no string. May raise InvalidGrammar.
+Decide = Callable[[Expr], bool]
 
 
 class Facts(NamedTuple):
@@ -237,27 +240,36 @@ def is_proven(node: Expr) -> bool:
     return node in _proven
 
 
-def is_empty(node: Expr, known: dict[Expr, bool] | None = None) -> bool:
-    """Whether no string is in `node`. `known` keeps answers between calls.
+class Search:
+    """Decides by a search among derivatives, and keeps the answers.
 
-    Searches the derivatives depth first for one that denotes the empty string. Raises
-    InvalidGrammar after MAX_EMPTINESS_STATES of them.
+    Raises InvalidGrammar after MAX_EMPTINESS_STATES of them.
     """
+
+    def __init__(self) -> None:
+        self._known: dict[Expr, bool] = {}
+
+    def __call__(self, node: Expr) -> bool:
+        if node not in self._known:
+            _search(node, self._known)
+        return self._known[node]
+
+
+def is_empty(node: Expr, decide: Decide | None = None) -> bool:
+    """Whether no string is in a regular expression. Raises what `decide` does, or a search."""
     if not facts(node).boolean:
         return node is EMPTY  # the constructors drop every empty part
     if node in _proven:
         return False
-    known = {} if known is None else known
+    decide = decide or Search()
     match node:
         case Concat():
-            return any(is_empty(part, known) for part in node.args)
+            return any(is_empty(part, decide) for part in node.args)
         case Union():
-            return all(is_empty(part, known) for part in node.args)
+            return all(is_empty(part, decide) for part in node.args)
         case Repeat():
-            return node.low > 0 and is_empty(node.item, known)
-    if node not in known:
-        _search(node, known)
-    return known[node]
+            return node.low > 0 and is_empty(node.item, decide)
+    return decide(node)
 
 
 def _search(start: Expr, known: dict[Expr, bool]) -> None:

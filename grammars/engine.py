@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Node
+from radixgen.grammars.expr import Expr, Node
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.native_engine import NativeEngine, load_library
 from radixgen.grammars.python_engine import PythonEngine
@@ -29,6 +29,10 @@ class Engine(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    def is_empty(self, node: Expr) -> bool:
+        """Whether a regular expression has no string."""
+        ...
 
     def start(self, node: Node) -> int:
         """The first state of a grammar; 0 when it derives nothing."""

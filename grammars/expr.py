@@ -217,6 +217,8 @@ class RuleSet:
     def __init__(self, whole: "RuleSet | None" = None) -> None:
         self._whole = whole
         self._rules: dict[Hashable, Rule] = {}
+        # Whether an intersection or complement has no string, by an engine if it is known.
+        self.decide: Callable[[Expr], bool] | None = None if whole is None else whole.decide
         self.has_hooks = False  # then a text has to be kept; known before one is begun
         # What takes long to make, dearest first: seconds of all that one text asks for at once, of
         # this alone, and how to make it.
@@ -250,10 +252,7 @@ class RuleSet:
     def hook(self, key: Hashable, make: Callable[[], Rule]) -> Rule:
         """The hook of that key (see `hook.py`), made if it is new."""
         self.expect_hooks()
-        found = self._rules.get(key)
-        if found is None:
-            found = self._rules[key] = make()
-        return found
+        return self._rules.get(key) or self._rules.setdefault(key, make())
 
     def close(self) -> bool:
         """Texts begin from now on; returns whether they meet hooks."""

@@ -19,7 +19,6 @@ from radixgen.grammars.json_plain import item_marks
 from radixgen.grammars.json_shapes import goal
 from radixgen.grammars.json_values import Values
 from radixgen.grammars.native_schemas import PlainSchemas
-from radixgen.grammars.productive import is_productive
 from radixgen.types import OptionValue
 
 MAX_SCALARS = 1024  # texts whose reading is kept: many schemas say the same of a string
@@ -36,9 +35,7 @@ def scalars(text: bytes) -> Callable[[], Node] | None:
             Values(algebra, RuleSet(), layout({}), any_order=False),
             goal(document.root),
         )
-        has_value = values.productive(wanted)
-        if has_value is None:
-            has_value = is_productive(values.value(wanted))
+        has_value = values.productive(wanted)  # where that is open, an engine has to be asked
     except InvalidGrammar:  # to be raised with its place in the whole schema
         return None
     return (lambda: values.value(wanted)) if has_value else None

@@ -18,6 +18,7 @@ schema does not allow.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,7 +33,7 @@ from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import Steps, entwined, hard, looping
 from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_layout import layout
-from radixgen.grammars.json_shapes import goal
+from radixgen.grammars.json_shapes import Goal, goal
 from radixgen.grammars.json_values import Values
 from radixgen.grammars.productive import is_productive, rules_below
 
@@ -77,7 +78,7 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
     """`compile_schema`, and what the grammar does not enforce, or never writes."""
     notes = Notes()
     node, schemas, values = _compile(source, options, rules, notes)
-    notes.impossible += impossible(schemas, lambda wanted: is_productive(values.value(wanted)))
+    notes.impossible += impossible(schemas, partial(_is_possible, values))
     for _ in islice(rules_below(node), MAX_LOOKED_AT):
         pass  # objects are put together as rules are expanded
     notes.narrowed += (Note(keyword, at, BINDING) for keyword, at in values.binding())
@@ -122,11 +123,15 @@ def _root(document: Document, steps: Steps, values: Values) -> Node:
     for wanted in map(goal, entwined(steps)):
         values.doubt(wanted)
     node = values.value(root)
-    if not is_productive(node):
-        raise unsatisfied(document.root, lambda wanted: is_productive(values.value(wanted)))
+    if not is_productive(node, values.rules.decide):
+        raise unsatisfied(document.root, partial(_is_possible, values))
     if isinstance(node, ChainRule):  # the engine looks into it when the first text begins
         return values.rules.rule(("root",), lambda: node, productive=True)
     return node
+
+
+def _is_possible(values: Values, wanted: Goal) -> bool:
+    return is_productive(values.value(wanted), values.rules.decide)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

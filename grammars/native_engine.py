@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from radixgen import native
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.expr import Node
+from radixgen.grammars.expr import Expr, Node
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.native_faults import Faults
 from radixgen.grammars.native_nodes import NEVER, NativeNodes
@@ -163,6 +163,10 @@ class NativeEngine:
         names = ("bytes", "nodes", "stacks", "states", "rows", "records", "steps")
         return dict(zip(names, found, strict=True))
 
+    def is_empty(self, node: Expr) -> bool:
+        with self._lock:
+            return self.nodes.is_empty(node)
+
     def start(self, node: Node) -> int:
         return self.start_with_rules(node)[0]
 
@@ -271,8 +275,7 @@ class NativeEngine:
         mask = np.zeros((1, self.vocabulary.num_words), np.int32)
         for text in texts:
             with contextlib.suppress(*(() if must else (InvalidGrammar,))):
-                after = self.after_bytes(state, text)
-                if after:
+                if after := self.after_bytes(state, text):
                     self.fill_row(after, mask, 0)
         return range(before, self.nodes.met())
 
@@ -370,9 +373,8 @@ class NativeEngine:
             if bitmask is not self._bitmask:
                 self._look_at(bitmask)
             at = self._bitmask_at + row * self._bitmask_stride
-            self._checked(
-                self._library.rx_restrict(self._at, state, at, min(max(budget, 0), NEVER))
-            )
+            least = min(max(budget, 0), NEVER)
+            self._checked(self._library.rx_restrict(self._at, state, at, least))
 
     def hooks(self, state: int) -> list[Hook]:
         out = (ctypes.c_uint32 * MAX_HEADS)()
@@ -391,9 +393,8 @@ class NativeEngine:
         given = (cuts.tokens, cuts.first, cuts.places, out)
         with self._lock:
             addresses = (a.buffer_info()[0] for a in given)
-            found = self._checked(
-                self._library.rx_passing(self._at, state, len(cuts.tokens), *addresses)
-            )
+            found = self._library.rx_passing(self._at, state, len(cuts.tokens), *addresses)
+            found = self._checked(found)
         return list(zip(out[: 2 * found : 2], out[1 : 2 * found : 2], strict=True))
 
     def resolved(self, state: int, found: dict[Hook, Node]) -> int:
@@ -401,9 +402,8 @@ class NativeEngine:
             rules = array("I", map(self.nodes.rule_index, found))
             nodes = array("I", map(self.nodes.build, found.values()))
             at, nodes_at = rules.buffer_info()[0], nodes.buffer_info()[0]
-            return self._checked(
-                self._library.rx_replace(self._at, state, at, nodes_at, len(rules))
-            )
+            after = self._library.rx_replace(self._at, state, at, nodes_at, len(rules))
+            return self._checked(after)
 
     def _look_at(self, bitmask: Words) -> None:
         """Keep the address of the buffer of the last call: asking numpy costs as much as a mask."""

@@ -70,7 +70,7 @@ class NativeNodes:
         """The id of a node in the engine; 0 for the empty language."""
         if isinstance(node, Rule):
             return self._rule_node(node)
-        program = NodeProgram(self._nodes, self.rule_index, self._own_node)
+        program = NodeProgram(self._nodes, self.rule_index, self._own_node, self.is_empty)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
         if 2 * length >= len(self._work):
@@ -90,6 +90,10 @@ class NativeNodes:
             kept = self._work[length : length + len(program.saved)]
             self._nodes.update(zip(program.saved, kept, strict=True))
         return built
+
+    def is_empty(self, node: Expr) -> bool:
+        """Whether a regular expression has no string."""
+        return not self.kept(node)
 
     def answer(self, index: int, what: int) -> int:
         """What the engine asks about a rule, or about the chain whose first rule it is."""
@@ -158,7 +162,7 @@ class NativeNodes:
         own = self._own_node(rule)
         if own is not None:
             return own
-        if not (rule.productive or is_productive(rule)):
+        if not (rule.productive or is_productive(rule, self.is_empty)):
             return 0
         return self._rule_nodes[self.rule_index(rule)]
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import facts, is_proven
+from radixgen.grammars.derivative import Decide, facts, is_proven
 from radixgen.grammars.expr import (
     And,
     Bytes,
@@ -30,7 +30,8 @@ SAVE, CHECK, ALIVE, SAVED = range(13, 17)
 
 class NodeProgram:
     """One program. `known` has the ids of expressions built before, `rule_index` gives a rule's,
-    `own_node` the node of a rule that the engine puts together by itself, None for any other.
+    `own_node` the node of a rule that the engine puts together by itself, None for any other;
+    `decide` is as of `is_productive`.
 
     What derives nothing becomes the empty language on the way: rules as `productive.py` finds, and
     intersections and complements, where the engine itself looks (CHECK) unless it is told (ALIVE).
@@ -38,6 +39,7 @@ class NodeProgram:
 
     __slots__ = (
         "_boolean",
+        "_decide",
         "_known",
         "_own_node",
         "_places",
@@ -52,6 +54,7 @@ class NodeProgram:
         known: dict[Expr, int],
         rule_index: Callable[[Rule], int],
         own_node: Callable[[Rule], int | None],
+        decide: Decide,
     ) -> None:
         self.code: list[int] = []
         self.data = bytearray()
@@ -60,6 +63,7 @@ class NodeProgram:
         self._known = known
         self._rule_index = rule_index
         self._own_node = own_node
+        self._decide = decide
         self._boolean = 0  # how deep inside of intersections and complements
 
     def add(self, node: Node) -> None:
@@ -81,7 +85,7 @@ class NodeProgram:
         own = None if type(rule) is Rule else self._own_node(rule)  # as of most
         if own is not None:
             self.code += (NODE, own)
-        elif rule.productive or is_productive(rule):
+        elif rule.productive or is_productive(rule, self._decide):
             self.code += (RULE, self._rule_index(rule))
         else:
             self.code.append(EMPTY)

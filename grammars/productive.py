@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Iterator
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import facts, is_empty
+from radixgen.grammars.derivative import Decide, Search, facts, is_empty
 from radixgen.grammars.expr import (
     EMPTY,
     And,
     Bytes,
     Concat,
-    Expr,
     Literal,
     Node,
     Not,
@@ -29,25 +28,25 @@ from radixgen.grammars.expr import (
 
 MAX_RULES = 50_000
 
-# Answers about regular expressions with intersections or complements, shared by a whole proof.
-Known = dict[Expr, bool]
 
+def is_productive(node: Node, decide: Decide | None = None) -> bool:
+    """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided.
 
-def is_productive(node: Node) -> bool:
-    """Whether `node` derives any string. Raises InvalidGrammar where that cannot be decided."""
+    `decide` is asked of intersections and complements: an engine's is faster than a search here.
+    """
     if isinstance(node, Rule) and node.productive:
         return True
     if isinstance(node, Rule) and node.productive is None and _is_plain(node.body()):
         node.productive = True
         return True
-    proof = _Proof()
+    proof = _Proof(decide or Search())
     try:
         if proof.holds(node):
             return True
     except RecursionError:  # a chain of thousands of rules: found from the bottom up instead
         pass
-    _settle(node, proof.known)
-    return derives(node, proof.known)
+    _settle(node, proof.decide)
+    return derives(node, proof.decide)
 
 
 def _is_plain(node: Node) -> bool:
@@ -69,15 +68,15 @@ def _is_plain(node: Node) -> bool:
 class _Proof:
     """One search, depth first. A rule met again below itself proves nothing there."""
 
-    def __init__(self) -> None:
-        self.known: Known = {}
+    def __init__(self, decide: Decide) -> None:
+        self.decide = decide
         self._tried: set[Rule] = set()
 
     def holds(self, node: Node) -> bool:
         if isinstance(node, Rule):
             return self._rule_holds(node)
         if facts(node).regular:
-            return not is_empty(node, self.known)
+            return not is_empty(node, self.decide)
         if isinstance(node, Union):
             return any(self.holds(part) for part in sorted(node.args, key=_effort))
         if isinstance(node, Repeat):
@@ -130,7 +129,7 @@ def rules_below(node: Node) -> Iterator[Rule]:
                 waiting.append(other)
 
 
-def _settle(node: Node, known: Known) -> None:
+def _settle(node: Node, decide: Decide) -> None:
     """Find for every undecided rule below `node` whether it is productive, by iteration."""
     undecided: dict[Rule, None] = {}
     waiting = list(rules_in(node))
@@ -148,39 +147,39 @@ def _settle(node: Node, known: Known) -> None:
     while progress:
         progress = False
         for rule in [r for r in undecided if r.productive is None]:
-            if derives(rule.body(), known):
+            if derives(rule.body(), decide):
                 rule.productive = progress = True
     for rule in undecided:
         rule.productive = rule.productive or False
 
 
-def derives(node: Node, known: Known) -> bool:
+def derives(node: Node, decide: Decide) -> bool:
     """Whether `node` derives a text by the rules that are known to be productive so far."""
     if isinstance(node, Rule):
         return node.productive is True
     if facts(node).regular:
-        return not is_empty(node, known)
+        return not is_empty(node, decide)
     if isinstance(node, Union):
-        return any(derives(part, known) for part in node.args)
+        return any(derives(part, decide) for part in node.args)
     if isinstance(node, Repeat):
-        return node.low == 0 or derives(node.item, known)
-    return all(derives(part, known) for part in node.args)
+        return node.low == 0 or derives(node.item, decide)
+    return all(derives(part, decide) for part in node.args)
 
 
-def prune(node: Node) -> Node:
+def prune(node: Node, decide: Decide | None = None) -> Node:
     """`node` without the parts that derive nothing; `EMPTY` when nothing is left."""
     if isinstance(node, Rule):
-        return node if is_productive(node) else EMPTY
+        return node if is_productive(node, decide) else EMPTY
     known = facts(node)
     if known.regular and not known.boolean:
         return node
     match node:
         case And() | Not():
-            return EMPTY if is_empty(node) else node
+            return EMPTY if is_empty(node, decide) else node
         case Concat():
-            return concat(*(prune(part) for part in node.args))
+            return concat(*(prune(part, decide) for part in node.args))
         case Union():
-            return union(*(prune(part) for part in node.args))
+            return union(*(prune(part, decide) for part in node.args))
         case Repeat():
-            return repeat(prune(node.item), node.low, node.high)
+            return repeat(prune(node.item, decide), node.low, node.high)
     return node

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, State
-from radixgen.grammars.derivative import lowest_bit
-from radixgen.grammars.expr import Node
+from radixgen.grammars.derivative import is_empty, lowest_bit
+from radixgen.grammars.expr import Expr, Node
 from radixgen.grammars.hook import Hook
 from radixgen.grammars.shortest import Shortest
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
@@ -48,6 +48,10 @@ class PythonEngine:
     @property
     def num_bytes(self) -> int:
         return len(self._states) * STATE_BYTES + len(self._masks) * self.vocabulary.num_words * 4
+
+    def is_empty(self, node: Expr) -> bool:
+        with self._lock:
+            return is_empty(node, self._automaton.decide)
 
     def start(self, node: Node) -> int:
         with self._lock:
