@@ -23,7 +23,8 @@ from radixgen.grammars.json_shapes import Goal
 from radixgen.grammars.json_terms import hides_siblings, possible_kinds
 
 MAX_PARTS = 16  # schemas that hold of one value, and members that it gets
-MAX_GUESSES = 6  # of alternatives
+MAX_ALTERNATIVES = 4  # that a value which is not empty is compared with
+MAX_GUESSES = 2  # at alternatives
 MAX_LISTED = 64
 MAX_DEPTH = 4  # of values within each other
 MAX_LETTERS = 64
@@ -55,14 +56,27 @@ _UNREAD_MEMBERS = frozenset(("patternProperties", "propertyNames", "unevaluatedP
 
 
 def has_example(wanted: Goal) -> bool:
-    """Whether a guess satisfies a goal. False says nothing."""
+    """Whether a guess satisfies a goal. False says nothing, as always of scalars alone, whose sets
+    are soon made."""
+    if len(wanted) > 1:
+        return _has_example(wanted)
+    ((node, sign),) = wanted
+    found: bool | None = node.memo.get(("example", sign))
+    if found is None:
+        found = node.memo["example", sign] = _has_example(wanted)
+    return found
+
+
+def _has_example(wanted: Goal) -> bool:
     stated = [node for node, sign in wanted if sign]
     kinds: Collection[str] = KINDS
     for node in stated:
         kinds = [kind for kind in possible_kinds(node) if kind in kinds]
+    if "object" not in kinds and "array" not in kinds:
+        return False
     if any(_all_hold(wanted, EMPTY[kind]) for kind in kinds):
         return True
-    return any(_all_hold(wanted, guess) for guess in _guesses(stated, kinds))
+    return "object" in kinds and any(_all_hold(wanted, guess) for guess in _guesses(stated))
 
 
 def _all_hold(wanted: Goal, value: Any) -> bool:
@@ -143,6 +157,9 @@ def _combined(node: Schema, value: Any) -> Iterator[bool | None]:
     said = node.value
     for part in node.children("allOf") if "allOf" in said else ():
         yield holds(part, value)
+    if value and _has_many(node):
+        yield None
+        return
     if "anyOf" in said:
         answers = [holds(part, value) for part in node.children("anyOf")]
         yield True if True in answers else (None if None in answers else False)
@@ -160,6 +177,11 @@ def _combined(node: Schema, value: Any) -> Iterator[bool | None]:
             yield None
         elif branch in said:
             yield holds(node.child(branch), value)
+
+
+def _has_many(node: Schema) -> bool:
+    """Whether a schema has many alternatives, which to ask about takes longer than it saves."""
+    return any(len(node.value.get(word, ())) > MAX_ALTERNATIVES for word in ("anyOf", "oneOf"))
 
 
 def _of_object(node: Schema, value: dict[str, Any]) -> Iterator[bool | None]:
@@ -196,17 +218,17 @@ def _of_dependent(node: Schema, keyword: str, name: str, value: dict[str, Any]) 
 # --- guesses -------------------------------------------------------------------------------------
 
 
-def _guesses(nodes: Iterable[Schema], kinds: Collection[str]) -> Iterator[Any]:
-    """Values, not empty, that may satisfy some schemas at once."""
-    kind = next((kind for kind in ("object", "string", "number") if kind in kinds), None)
+def _guesses(nodes: Iterable[Schema]) -> Iterator[dict[str, Any]]:
+    """Objects, not empty, that may satisfy some schemas at once."""
     parts = _included(nodes)
-    if kind is not None:
-        yield _guess(parts, kind, MAX_DEPTH)
-    if kind == "object":
-        for keyword in ("oneOf", "anyOf"):
-            for part in parts:
-                for one in part.children(keyword)[:MAX_GUESSES] if keyword in part.value else ():
-                    yield _object([*parts, *_included((one,))], MAX_DEPTH)
+    if any(map(_has_many, parts)):
+        return
+    if any(map(required_names, parts)):
+        yield _object(parts, MAX_DEPTH)
+    for keyword in ("oneOf", "anyOf"):
+        for part in parts:
+            for one in part.children(keyword)[:MAX_GUESSES] if keyword in part.value else ():
+                yield _object([*parts, *_included((one,))], MAX_DEPTH)
 
 
 def _included(nodes: Iterable[Schema]) -> list[Schema]:

@@ -86,7 +86,12 @@ def test_no_example_of_what_has_none(schema: Any) -> None:
                 "a": {"type": "object", "required": ["a"], "properties": {"a": {"const": {}}}}
             },
         },
-        {"type": "string", "minLength": 3, "not": {"enum": ["", "aa"]}},
+        {
+            "type": "object",
+            "required": ["a"],
+            "properties": {"a": {"type": "string", "minLength": 3}},
+            "not": {"properties": {"a": {"enum": ["", "aa"]}}},
+        },
         {
             "type": "object",
             "required": ["a"],
