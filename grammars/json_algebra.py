@@ -163,12 +163,12 @@ class Algebra:
         return found
 
     def _guarded(self, node: Schema, kind: str, sign: bool) -> Any:
-        if not sign and kind not in ("object", "array"):
-            return complement(kind, self.evaluate(node, kind, True))
         if sign and not terms(node) and not self._cases.concern(node, kind):
             return self.own(node, kind, True)  # refers to nothing, so not to itself either
-        if sign and kind not in possible_kinds(node):
-            return NONE[kind]
+        if kind not in possible_kinds(node):
+            return NONE[kind] if sign else self.every(kind)
+        if not sign and kind not in ("object", "array"):
+            return complement(kind, self.evaluate(node, kind, True))
         key = (node, kind, sign)
         level = self._active.get(key)
         if level is not None and level < self._depth:

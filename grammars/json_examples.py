@@ -52,11 +52,18 @@ _ASKING = _UNREAD | frozenset(
         *("minLength", "pattern", "format", *_OF_NUMBERS),
     )
 )
+# Those besides `type` and `minLength` by which strings may fail a schema.
+_NARROWING = _UNREAD | frozenset(
+    (
+        *("$ref", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+        *("maxLength", "pattern", "format"),
+    )
+)
 _UNREAD_MEMBERS = frozenset(("patternProperties", "propertyNames", "unevaluatedProperties"))
 
 
 def has_example(wanted: Goal) -> bool:
-    """Whether a guess satisfies a goal. False says nothing, as always of scalars alone, whose sets
+    """Whether a guess satisfies a goal. False says nothing, as of most scalars alone: their sets
     are soon made."""
     if len(wanted) > 1:
         return _has_example(wanted)
@@ -73,10 +80,21 @@ def _has_example(wanted: Goal) -> bool:
     for node in stated:
         kinds = [kind for kind in possible_kinds(node) if kind in kinds]
     if "object" not in kinds and "array" not in kinds:
-        return False
+        return "string" in kinds and _has_strings(wanted)
     if any(_all_hold(wanted, EMPTY[kind]) for kind in kinds):
         return True
     return "object" in kinds and any(_all_hold(wanted, guess) for guess in _guesses(stated))
+
+
+def _has_strings(wanted: Goal) -> bool:
+    """Whether a goal that admits strings plainly leaves some of them out only: listed ones, and
+    those that are too short."""
+    return all(
+        _NARROWING.isdisjoint(node.value)
+        if sign
+        else "$ref" not in node.value and ("const" in node.value or "enum" in node.value)
+        for node, sign in wanted
+    )
 
 
 def _all_hold(wanted: Goal, value: Any) -> bool:

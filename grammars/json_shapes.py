@@ -170,7 +170,9 @@ def meet_objects(one: ObjectShape, other: ObjectShape, never: Never) -> ObjectSh
         return one
     goals = dict(one.goals)
     for name, wanted in other.goals.items():
-        goals[name] = goals.get(name, ANYTHING) | wanted
+        both = goals[name] = goals.get(name, ANYTHING) | wanted
+        if name in one.required and is_never(both):  # as where one of them says that it lacks it
+            return None
     shape = ObjectShape(
         goals,
         _chained(one.chains, other.chains),

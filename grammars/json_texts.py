@@ -199,7 +199,12 @@ def _common_length(one: str, other: str) -> int:
 
 
 def _text(value: str, start: int, stop: int) -> Node:
-    return concat(*(chars(((ord(c), ord(c)),)) for c in value[start:stop]))
+    return concat(*map(_letter, value[start:stop]))
+
+
+@lru_cache(1024)
+def _letter(letter: str) -> Expr:
+    return chars(((ord(letter), ord(letter)),))
 
 
 def matches(expr: Expr, value: str) -> bool:

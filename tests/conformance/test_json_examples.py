@@ -113,6 +113,23 @@ def test_what_fails_a_schema_is_an_example_of_its_negation() -> None:
     assert has_example(goal(Document(json.dumps({"enum": ["", {}]})).root, False))
 
 
+@pytest.mark.parametrize(
+    ("stated", "listed", "has_some"),
+    [
+        ({"type": "string"}, {"enum": ["", "a"]}, True),
+        ({"type": ["string", "null"], "minLength": 2}, {"const": "aa", "type": "string"}, True),
+        ({"type": "string", "maxLength": 0}, {"const": ""}, False),
+        ({"type": "string", "enum": ["a"]}, {"const": "a"}, False),
+        ({"type": "string", "pattern": "^$"}, {"const": ""}, False),
+        ({"type": "string"}, {"type": "string"}, False),
+    ],
+)
+def test_strings_but_for_listed_ones(stated: Any, listed: Any, has_some: bool) -> None:
+    document = Document(json.dumps({"allOf": [stated, listed]}))
+    one, other = document.root.children("allOf")
+    assert has_example(goal(one) | goal(other, False)) == has_some
+
+
 def test_a_schema_that_leads_back_to_itself_tells_nothing() -> None:
     loop = {"anyOf": [{"$ref": "#"}, {"type": "string"}]}
     assert told(loop, 1) is None
