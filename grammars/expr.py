@@ -224,7 +224,7 @@ class RuleSet:
         # this alone, and how to make it.
         self.dear: Sequence[tuple[float, float, Callable[[], Node]]] = ()
         # What may have no text that is found in time, with the error that then says so.
-        self.doubtful: list[tuple[Node, InvalidGrammar]] = []
+        self.doubtful: list[tuple[Node, InvalidGrammar]] = [] if whole is None else whole.doubtful
         self._is_closed = False
 
     def rule(

@@ -22,6 +22,7 @@ from radixgen.grammars.json_terms import (
     terms,
 )
 
+MUCH = 50  # characters at least, of what is of some form
 FEW_PATTERNS = 6  # of patternProperties, which overlap in at most 64 ways
 Steps = Mapping[Schema, Sequence[Schema]]  # schemas, each with those that it leads to
 
@@ -32,6 +33,7 @@ _MAYBE = frozenset(
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", *DEPENDENCIES))
 _LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties", "contains"}
+_STANDING = PLACES | {"/contains", "/unevaluatedProperties", "/unevaluatedItems"}
 _MORE = _COMBINING | INCLUDING
 _MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
 _BY_PART = frozenset(("required", "properties", "patternProperties", "prefixItems", "items"))
@@ -52,11 +54,42 @@ def entwined(steps: Steps) -> Iterator[Schema]:
     """The schemas of members, items and the root that may ask several things of one string."""
     texts = any("pattern" in node.value or "format" in node.value for node in steps)
     for node in steps if texts else ():
-        if node.parent is None or node.key in PLACES:
+        if node.parent is None or node.key in _STANDING:
             meant = node.document.resolve(node) if "$ref" in node.value else node
             said = node.value.keys() | meant.value.keys()
-            if not _COMBINING.isdisjoint(said) and "string" in possible_kinds(node):
+            asks = not _COMBINING.isdisjoint(said) or _asks_much(meant.value)
+            if asks and "string" in possible_kinds(node):
                 yield node
+
+
+def _asks_much(value: dict[str, Any]) -> bool:
+    """Whether a schema alone asks of strings what may not go together."""
+    if "pattern" in value or "format" in value:
+        return {"pattern", "format"} <= value.keys() or value.get("minLength", 0) > MUCH
+    return False
+
+
+def crowded(steps: Steps) -> Iterator[Schema]:
+    """The schemas of members, items and the root whose members or items may have to satisfy several
+    others, or whose names may: where several patterns name them, or some items have to be there."""
+    found = {node for node in steps if _is_crowded(node.value)}
+    for node in steps if found else ():
+        if node.parent is None or node.key in _STANDING:
+            waiting, seen = [node], {node}
+            while waiting and waiting[-1] not in found:
+                inner = [part for part in in_place(waiting.pop()) if part not in seen]
+                seen.update(inner)
+                waiting += inner
+            if waiting:
+                yield node
+
+
+def _is_crowded(value: dict[str, Any]) -> bool:
+    if "propertyNames" in value or "contains" in value:
+        return True
+    return "patternProperties" in value and (
+        len(value["patternProperties"]) > 1 or "properties" in value
+    )
 
 
 def leads_to(node: Schema, found: Collection[Schema]) -> bool:

@@ -3,7 +3,7 @@
 Every name of a class is under the same rules.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -120,8 +120,9 @@ def _language(one: KeyClass) -> Expr:
     return conj(*one.inside, *(complement(expr) for expr in one.outside))
 
 
-def key_text(one: KeyClass, declared: Sequence[str]) -> Node:
-    """The names of a class but the declared ones, as JSON strings."""
+def key_text(one: KeyClass, declared: Sequence[str], doubt: Callable[[Expr], None]) -> Node:
+    """The names of a class but the declared ones, as JSON strings; `doubt` is told what they are
+    where they are put together."""
     if not one.inside and not one.outside:
         return concat(QUOTE, _other_names(declared), QUOTE)
     held = [
@@ -133,6 +134,7 @@ def key_text(one: KeyClass, declared: Sequence[str]) -> Node:
     language = _language(one)
     if held:
         language = conj(language, complement(any_of(sorted(held))))
+    doubt(language)
     return concat(QUOTE, encoded(language), QUOTE)
 
 

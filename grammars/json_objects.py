@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, Protocol
 
 from radixgen.grammars.chain import MAX_STRANDS, BraidRule
-from radixgen.grammars.expr import EMPTY, Concat, Node, Rule, RuleSet, concat, literal, union
+from radixgen.grammars.expr import EMPTY, Concat, Expr, Node, Rule, RuleSet, concat, literal, union
 from radixgen.grammars.json_chain import MemberBraid, MemberChain
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keys import MAX_CLASSES, KeyClass, TooManyClasses, classes_of, key_text
@@ -39,6 +39,7 @@ class Context(Protocol):
     def value(self, wanted: Goal) -> Node: ...
     def productive(self, wanted: Goal) -> bool | None: ...
     def shape_productive(self, shape: ObjectShape) -> bool | None: ...
+    def doubt_names(self, names: Expr, owner: Schema) -> None: ...
     def refuse(self, keyword: str, node: Schema, why: str) -> None: ...
 
 
@@ -222,7 +223,8 @@ class ObjectRules:
     def _named_classes(self) -> list[tuple[KeyClass, Node]]:
         """The same with the texts of their names."""
         declared = list(self._shape.goals)
-        return [(one, key_text(one, declared)) for one in self._classes]
+        doubt = partial(self._context.doubt_names, owner=self._owner)
+        return [(one, key_text(one, declared, doubt)) for one in self._classes]
 
     def _check_low(self) -> None:
         """Lower bounds may be refused that are more than one over the required members."""
@@ -245,7 +247,7 @@ class ObjectRules:
         for name in self._names:
             open_to = [e for e in whole if self._shape.some[e].keys.hold(name)]
             yield from (wanted for wanted, _ in self._fulfilling(self._goals[name], whole, open_to))
-        for one in self._classes:
+        for one, _ in self._named_classes:
             bound = one.goal.union(*(self._shape.some[index].goal for index in one.some))
             for begun in (one.goal, bound):
                 ways = self._fulfilling(begun, whole, sorted(one.some))

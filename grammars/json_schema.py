@@ -30,7 +30,7 @@ from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_blame import impossible, unsatisfied
 from radixgen.grammars.json_check import Checker, Note, Notes
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_hard import Steps, entwined, hard, looping
+from radixgen.grammars.json_hard import Steps, crowded, entwined, hard, looping
 from radixgen.grammars.json_keywords import KINDS
 from radixgen.grammars.json_layout import layout
 from radixgen.grammars.json_shapes import Goal, goal
@@ -122,6 +122,8 @@ def _root(document: Document, steps: Steps, values: Values) -> Node:
         values.explore(root, found)
     for wanted in map(goal, entwined(steps)):
         values.doubt(wanted)
+    for wanted in map(goal, crowded(steps)):
+        values.doubt_inside(wanted)
     node = values.value(root)
     if not is_productive(node, values.rules.decide):
         raise unsatisfied(document.root, partial(_is_possible, values))

@@ -32,7 +32,13 @@ from radixgen.grammars.expr import (
     star,
     union,
 )
-from radixgen.grammars.text_emptiness import holds_text, is_boolean, is_nullable, text_is_empty
+from radixgen.grammars.text_emptiness import (
+    holds_text,
+    is_boolean,
+    is_hard,
+    is_nullable,
+    text_is_empty,
+)
 
 ANY_TEXT = star(ANY_CHAR)
 assert isinstance(ANY_TEXT, Expr)
@@ -231,11 +237,12 @@ def encoded(expr: Expr) -> Expr:
 
 
 def doubtful(expr: Expr) -> Iterator[Expr]:
-    """The parts of an expression in which there may be no text: a search has not told."""
+    """The parts of an expression in which there may be no text, as a search has not told, or in
+    which there was one late."""
     if not is_boolean(expr):
         return
     if isinstance(expr, And | Not):
-        if text_is_empty(expr) is None:
+        if text_is_empty(expr) is None or is_hard(expr):
             yield expr
     else:
         for part in expr.args[:1] if isinstance(expr, Repeat) else expr.args:

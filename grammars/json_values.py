@@ -7,11 +7,13 @@ Owns the rule of a goal. What is inside objects and arrays is in `json_objects.p
 from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.derivative import MAX_EMPTINESS_STATES, is_empty
 from radixgen.grammars.encode import json_string
-from radixgen.grammars.expr import EMPTY, Node, RuleSet, concat, literal, union
+from radixgen.grammars.expr import EMPTY, Expr, Node, RuleSet, concat, literal, union
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_arrays import ArrayRules
 from radixgen.grammars.json_counts import Counts
@@ -46,14 +48,17 @@ from radixgen.grammars.json_shapes import (
 )
 from radixgen.grammars.json_terms import hides_siblings, terms
 from radixgen.grammars.json_texts import EVERY, Texts, all_spelled, doubtful, encoded, spelled
-from radixgen.grammars.text_emptiness import most_states
+from radixgen.grammars.text_emptiness import is_boolean, most_states
 
 MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
 MAX_DOUBTFUL = 4  # alternatives of one string
+MAX_INSIDE = 200  # goals of the members, or items, of one schema
 # Keywords that ask something of strings.
 ASKING = frozenset(
     ("allOf", "anyOf", "oneOf", "not", "if", "pattern", "format", "minLength", "maxLength")
 )
+# And of names of members.
+NAMING = ("propertyNames", "patternProperties", "allOf", "anyOf", "oneOf", "not", "if", "$ref")
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
 
 
@@ -179,24 +184,43 @@ class Values:
         meant = _referred(wanted)
         self._doubt(meant, self.algebra.goal_set(meant, "string"))
 
+    def doubt_inside(self, wanted: Goal) -> None:
+        """The same of names of members, and of what members and items have to satisfy together."""
+        meant = _referred(wanted)
+        for kind in ("object", "array"):
+            for shape in self.algebra.goal_set(meant, kind):
+                goals = self._container(shape, meant)[0].goals()
+                for inner in islice(goals, MAX_INSIDE):
+                    if len(inner) > 1 and not is_never(inner):
+                        self.doubt(inner)
+
+    def doubt_names(self, names: Expr, owner: Schema) -> None:
+        """Note if a search has not told whether there are such names."""
+        keyword = next((key for key in NAMING if key in owner.value), "type")
+        self._note_doubts("name", names, keyword, owner)
+
     def _doubt(self, wanted: Goal, found: Texts) -> None:
-        """Raises InvalidGrammar for more doubtful alternatives than an engine should search."""
-        parts = () if found.finite is not None else doubtful(found.expr)
-        asked: list[tuple[Node, InvalidGrammar]] = []
-        for part in parts:
+        if found.finite is None and is_boolean(found.expr):
             stated = ((key, n) for n in _by_mention(wanted) for key in n.value if key in ASKING)
             keyword, node = next(stated, ("type", _owner(wanted)))
-            error = InvalidGrammar(
-                f"{keyword} cannot be enforced: whether a text meets all that is asked of it takes "
-                f"over {most_states(part)} states to find out; ask for fewer patterns, formats and "
-                f"lengths at once, or for one pattern that says the same",
-                f"{node.path}/{keyword}",
-            )
+            self._note_doubts("text", found.expr, keyword, node)
+
+    def _note_doubts(self, what: str, expr: Expr, keyword: str, node: Schema) -> None:
+        """Raises InvalidGrammar for what an engine does not tell either, and for more doubtful
+        alternatives than it should search."""
+        asked: list[tuple[Node, InvalidGrammar]] = []
+        for part in doubtful(expr):
             if len(asked) == MAX_DOUBTFUL:
-                raise error
-            asked.append((json_string(part), error))
+                raise _unknown(what, most_states(part), keyword, node)
+            error = _unknown(what, MAX_EMPTINESS_STATES, keyword, node)
+            inside = json_string(part)
+            asked.append((inside, error))
+            try:
+                is_empty(inside, self.rules.decide or _leave_open)
+            except InvalidGrammar:
+                raise error from None
         if asked:  # then how the rest is completed may not be known either
-            whole = concat(QUOTE, encoded(found.expr), QUOTE)
+            whole = concat(QUOTE, encoded(expr), QUOTE)
             self.rules.doubtful += [*asked, (whole, asked[0][1])]
 
     def binding(self) -> Iterator[tuple[str, Schema]]:
@@ -303,6 +327,20 @@ def _any_container(
     else:
         rules = ArrayRules(values, shape, is_derived=False)
     return rules, rules.start()
+
+
+def _unknown(what: str, states: int, keyword: str, node: Schema) -> InvalidGrammar:
+    return InvalidGrammar(
+        f"{keyword} cannot be enforced: whether a {what} meets all that is asked of it takes over "
+        f"{states} states to find out; ask for fewer patterns, formats and lengths at once, or for "
+        f"one pattern that says the same",
+        f"{node.path}/{keyword}",
+    )
+
+
+def _leave_open(_: Expr) -> bool:
+    """What is said of an intersection where no engine is known."""
+    return False
 
 
 def _some(shape: Any) -> tuple[Member, ...]:

@@ -30,8 +30,9 @@ from radixgen.grammars.expr import (
     repeat,
 )
 
-MAX_STATES = 3000
-MIN_STATES = 300
+MAX_STATES = 300  # an engine takes less time for each of many more
+MIN_STATES = 100
+HARD_STATES = 100  # of a search that finds a text: what follows that may take many more
 MANY_PARTS = 32  # of an intersection: of one with more, each state takes longer, so fewer are seen
 
 
@@ -81,6 +82,14 @@ def state_not_empty(expr: Expr) -> None:
 _proven: WeakSet[Expr] = WeakSet()
 
 
+def is_hard(expr: Expr) -> bool:
+    """Whether a text of it was found late, so that one that continues a text may not be."""
+    return expr in _hard
+
+
+_hard: WeakSet[Expr] = WeakSet()
+
+
 def _search(expr: Expr) -> bool | None:
     """Look for a derivative that plainly denotes some text.
 
@@ -90,8 +99,12 @@ def _search(expr: Expr) -> bool | None:
     if expr in _proven or is_nullable(expr) or _shown(expr):
         return False
     most = most_states(expr)
-    found = _explore(expr, most // 3, deque.pop)
-    return _explore(expr, most, deque.popleft) if found is None else found
+    found, met = _explore(expr, most // 3, deque.pop)
+    if found is None:
+        found, met = _explore(expr, most, deque.popleft)
+    if found is False and met > HARD_STATES:
+        _hard.add(expr)
+    return found
 
 
 def most_states(expr: Expr) -> int:
@@ -149,7 +162,8 @@ def combinations(languages: frozenset[Expr], most: int) -> frozenset[frozenset[E
     return frozenset(found)
 
 
-def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool | None:
+def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> tuple[bool | None, int]:
+    """Whether it has no text, and how many states were met to find out."""
     waiting, seen = deque((expr,)), {expr}
     while waiting:
         here = take(waiting)
@@ -158,12 +172,12 @@ def _explore(expr: Expr, most: int, take: Callable[[deque[Expr]], Expr]) -> bool
             if there is EMPTY or there in seen:
                 continue
             if is_nullable(there) or not is_boolean(there):
-                return False
+                return False, len(seen)
             seen.add(there)
             waiting.append(there)
         if len(seen) > most:
-            return None
-    return True
+            return None, len(seen)
+    return True, len(seen)
 
 
 @lru_cache(4096)

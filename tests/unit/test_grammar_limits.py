@@ -388,6 +388,6 @@ def test_what_is_not_of_some_length_has_another(low: int, high: int | None) -> N
 def test_exactly_one_of_many_entwined_patterns_is_refused_by_a_count() -> None:
     """Few of their combinations are searched, and of each the fewer states the larger it is."""
     schema = {"oneOf": [{"type": "string", "pattern": f"a{i}.*b"} for i in range(60)]}
-    with pytest.raises(InvalidGrammar, match=r"over 1\d{3} states to find out") as caught:
+    with pytest.raises(InvalidGrammar, match=r"over \d+ states to find out") as caught:
         matcher(schema)
     assert caught.value.path == "#/oneOf"

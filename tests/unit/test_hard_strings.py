@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from radixgen.errors import InvalidGrammar
 from radixgen.grammars import derivative, text_emptiness
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import Engine, NativeEngine, make_engine
@@ -49,3 +50,39 @@ def test_the_native_engine_leaves_no_search_to_python(monkeypatch: pytest.Monkey
         kind = "object" if "propertyNames" in schema else "string"
         found = compiled({"type": kind, **schema}).matcher()
         assert found.shortest_completion() > 105
+
+
+LONG = {"pattern": "baz|qux", "minLength": 300}  # which a date may not be, as no search finds out
+DATE = {"format": "date-time"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"propertyNames": {**LONG, **DATE}}, "#/propertyNames"),
+        ({"properties": {"a": {"allOf": [{"propertyNames": {**LONG, **DATE}}]}}}, "#/properties/a"),
+        ({"contains": {"type": "string", **LONG, **DATE}, "maxContains": 2}, "#/contains/pattern"),
+        ({"items": {"type": "string", **LONG}, "contains": DATE}, "#/items/pattern"),
+        ({"patternProperties": {"^a": {"type": "string", **LONG}, "b$": DATE}}, "#/patternPropert"),
+        (
+            {"properties": {"a": {"type": "string", **LONG}}, "patternProperties": {"^a": DATE}},
+            "#/properties/a/pattern",
+        ),
+        ({"unevaluatedProperties": {"type": "string", **LONG, **DATE}}, "#/unevaluatedProperties/"),
+    ],
+)
+def test_names_and_what_several_schemas_ask_of_a_member_are_decided_with_the_compile(
+    schema: Any, path: str
+) -> None:
+    with pytest.raises(InvalidGrammar, match=r"whether a .* takes over \d+ states") as caught:
+        compiled(schema)
+    assert str(caught.value.path).startswith(path)
+
+
+def test_a_text_that_was_found_late_is_one_that_can_be_completed() -> None:
+    """What follows its first letter may take more states than it did itself."""
+    choice = [{"not": {"pattern": "(?=.*\\d)(?=.*[a-z])"}}, {"pattern": "^(.{4})*$"}]
+    schema = {"type": "string", "pattern": "[a-z]3[0-9]+", "minLength": 40, "oneOf": choice}
+    with pytest.raises(InvalidGrammar, match="takes over") as caught:
+        compiled(schema).matcher().shortest_tokens()
+    assert caught.value.path == "#/pattern"
