@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd
 
-from radixgen.grammars.derivative import derivative, facts, partition
+from radixgen.grammars.derivative import derivative, facts, partition, state_not_empty
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
@@ -24,7 +24,11 @@ from radixgen.grammars.expr import (
     RuleSet,
     byte_set,
     concat,
+    conj,
     literal,
+    optional,
+    repeat,
+    star,
     union,
 )
 from radixgen.grammars.json_numbers import Piece
@@ -112,7 +116,23 @@ def multiples(
 ) -> Node:
     """The decimals of `within` that the first step divides, if the piece has a multiple, and the
     other steps do not. `steps` come with their places."""
+    if len(steps) == 1 and piece.multiple is not None:
+        step, places = steps[0]
+        if step * 10**places == 1:  # then no digits before its last place matter
+            found = conj(within, _decimals(places))
+            state_not_empty(found)  # it has a multiple
+            return found
     return _Remainders(piece, steps, rules).start(within)
+
+
+@lru_cache(64)
+def _decimals(places: int) -> Expr:
+    """Those of so many places, and zeros behind them."""
+    digits = byte_set(range(48, 58))
+    behind = concat(literal(b"."), repeat(digits, 0, places), star(literal(b"0")))
+    found = concat(optional(literal(b"-")), star(digits), optional(behind))
+    assert isinstance(found, Expr)
+    return found
 
 
 class _Remainders:

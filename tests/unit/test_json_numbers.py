@@ -145,3 +145,19 @@ def test_no_exponent_makes_a_float_infinite_or_zero(found: Numbers) -> None:
         assert not accepts(node, text.encode()), text
     if found is EVERY:
         assert all(accepts(node, text) for text in (b"-0", b"0e5", b"12e05", b"120E012"))
+
+
+@pytest.mark.parametrize("step", [Fraction(1), Fraction(1, 10), Fraction(1, 100), Fraction(5, 100)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(None, None), (-7, 12), (0, None), (3, Fraction("99.99"))]
+)
+def test_multiples_end_in_any_number_of_zeros(
+    step: Fraction, low: Fraction | None, high: Fraction | None
+) -> None:
+    piece = Piece(low, high, multiple=step)
+    node = number_text(Numbers(pieces=(piece,)), RuleSet())
+    digits = [
+        f"{value / 1000:.{places}f}" for value in range(-7500, 12500, 37) for places in (1, 3)
+    ]
+    texts = [*digits, "3", "0", "-0.10", "12", "12.0000", "12.01", "99.990", "5.005", "100.00"]
+    assert recognised(node, texts) == [piece.holds(Fraction(text)) for text in texts]

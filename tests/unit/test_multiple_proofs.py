@@ -16,7 +16,7 @@ VOCABULARY = Vocabulary.from_tokens([*(bytes((b,)) for b in range(256)), None], 
 MANY = 200  # rules, of which the first are looked at
 
 
-@pytest.mark.parametrize("step", ["0.01", "0.25", "0.7", "3", "7", "0.125", "40", "1.5"])
+@pytest.mark.parametrize("step", ["0.01", "0.02", "0.25", "0.7", "3", "7", "0.125", "40", "1.5"])
 @pytest.mark.parametrize(
     "ends", [("0", "100"), ("-1.5", "12.25"), ("0.3", "0.9"), (None, "77"), ("5", None)]
 )
@@ -31,7 +31,9 @@ def test_sure_rules_have_a_text_within_their_bound(
     if piece.is_empty():  # as of what is never made a node of
         return
     node = number_text(Numbers(pieces=(piece,)), rules)
-    assert isinstance(node, Rule)
+    if not isinstance(node, Rule):  # what is to divide is one unit of the last place
+        assert step == "0.01" and not nots and engine.start(node)
+        return
     waiting, seen = [node], {node}
     for rule in waiting:
         if rule.productive:
