@@ -32,7 +32,8 @@ def test_sure_rules_have_a_text_within_their_bound(
         return
     node = number_text(Numbers(pieces=(piece,)), rules)
     if not isinstance(node, Rule):  # what is to divide is one unit of the last place
-        assert step == "0.01" and not nots and engine.start(node)
+        assert (step, nots) == ("0.01", ())
+        assert engine.start(node)
         return
     waiting, seen = [node], {node}
     for rule in waiting:
