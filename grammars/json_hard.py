@@ -9,8 +9,8 @@ from typing import Any
 
 from radixgen.grammars.json_bounds import MANY, alternatives
 from radixgen.grammars.json_document import Schema
-from radixgen.grammars.json_keywords import admits
-from radixgen.grammars.json_shapes import too_many
+from radixgen.grammars.json_keywords import admits, pattern
+from radixgen.grammars.json_shapes import Goal, too_many
 from radixgen.grammars.json_terms import (
     DEPENDENCIES,
     INCLUDING,
@@ -34,6 +34,11 @@ _MAYBE = frozenset(
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", *DEPENDENCIES))
 _LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties", "contains"}
 _STANDING = PLACES | {"/contains", "/unevaluatedProperties", "/unevaluatedItems"}
+# What a schema asks of strings by.
+ASKING = frozenset(
+    ("allOf", "anyOf", "oneOf", "not", "if", "pattern", "format", "minLength", "maxLength")
+)
+_ASKING_OR_NOT = ASKING | {"$ref", "$dynamicRef"}
 _MORE = _COMBINING | INCLUDING
 _MORE_THAN_LISTS = (_MORE | {"enum", "const"}) - {"allOf", "anyOf", "oneOf"}
 _BY_PART = frozenset(("required", "properties", "patternProperties", "prefixItems", "items"))
@@ -85,11 +90,27 @@ def crowded(steps: Steps) -> Iterator[Schema]:
 
 
 def _is_crowded(value: dict[str, Any]) -> bool:
-    if "propertyNames" in value or "contains" in value:
+    if "contains" in value:
+        return _may_ask(value["contains"])
+    if "patternProperties" not in value:
+        return "propertyNames" in value
+    named, declared = value["patternProperties"], value.get("properties", ())
+    if len(named) > 1 or "propertyNames" in value:
         return True
-    return "patternProperties" in value and (
-        len(value["patternProperties"]) > 1 or "properties" in value
+    return any(
+        pattern(source).holds(name)
+        for source, inner in named.items()
+        for name in (declared if _may_ask(inner) else ())
     )
+
+
+def _may_ask(value: Any) -> bool:
+    return isinstance(value, dict) and not _ASKING_OR_NOT.isdisjoint(value)
+
+
+def asks_together(wanted: Goal) -> bool:
+    """Whether several schemas of a goal may ask something of one string."""
+    return sum(map(_may_ask, (node.value for node, _ in wanted))) > 1
 
 
 def leads_to(node: Schema, found: Collection[Schema]) -> bool:

@@ -226,6 +226,11 @@ class ObjectRules:
         doubt = partial(self._context.doubt_names, owner=self._owner)
         return [(one, key_text(one, declared, doubt)) for one in self._classes]
 
+    def doubt_names(self) -> None:
+        """Have names that patterns tell apart looked at."""
+        if any(one.inside or one.outside for one in self._classes):
+            assert self._named_classes is not None
+
     def _check_low(self) -> None:
         """Lower bounds may be refused that are more than one over the required members."""
         low = self._shape.low
@@ -247,7 +252,7 @@ class ObjectRules:
         for name in self._names:
             open_to = [e for e in whole if self._shape.some[e].keys.hold(name)]
             yield from (wanted for wanted, _ in self._fulfilling(self._goals[name], whole, open_to))
-        for one, _ in self._named_classes:
+        for one in self._classes:
             bound = one.goal.union(*(self._shape.some[index].goal for index in one.some))
             for begun in (one.goal, bound):
                 ways = self._fulfilling(begun, whole, sorted(one.some))

@@ -20,7 +20,7 @@ from radixgen.grammars.json_counts import Counts
 from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Document, Schema
-from radixgen.grammars.json_hard import leads_to
+from radixgen.grammars.json_hard import ASKING, asks_together, leads_to
 from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
 from radixgen.grammars.json_layout import (
     ANY_STRING,
@@ -53,10 +53,6 @@ from radixgen.grammars.text_emptiness import is_boolean, most_states
 MAX_EXPLORED = 2000  # goals; beyond them a refusal may come only when a text gets there
 MAX_DOUBTFUL = 4  # alternatives of one string
 MAX_INSIDE = 200  # goals of the members, or items, of one schema
-# Keywords that ask something of strings.
-ASKING = frozenset(
-    ("allOf", "anyOf", "oneOf", "not", "if", "pattern", "format", "minLength", "maxLength")
-)
 # And of names of members.
 NAMING = ("propertyNames", "patternProperties", "allOf", "anyOf", "oneOf", "not", "if", "$ref")
 SCALARS = frozenset(("string", "number", "integer", "boolean", "null"))
@@ -189,9 +185,11 @@ class Values:
         meant = _referred(wanted)
         for kind in ("object", "array"):
             for shape in self.algebra.goal_set(meant, kind):
-                goals = self._container(shape, meant)[0].goals()
-                for inner in islice(goals, MAX_INSIDE):
-                    if len(inner) > 1 and not is_never(inner):
+                rules, _ = self._container(shape, meant)
+                if isinstance(rules, ObjectRules):
+                    rules.doubt_names()
+                for inner in islice(rules.goals(), MAX_INSIDE):
+                    if len(inner) > 1 and asks_together(inner):
                         self.doubt(inner)
 
     def doubt_names(self, names: Expr, owner: Schema) -> None:
