@@ -102,10 +102,10 @@ EXPORT void rx_free(Engine *e) {
     DROP(e->toggles), DROP(e->slices), DROP(e->passes), DROP(e->inside), DROP(e->exits), DROP(e->merged), DROP(e->borrowed), DROP(e->waiting), DROP(e->found), DROP(e->after), DROP(e->hits),
     DROP(e->unfolded), DROP(e->path), DROP(e->levels), DROP(e->met), DROP(e->asked),
     DROP(e->slice_levels), DROP(e->item_path), DROP(e->loops), DROP(e->open_rules), DROP(e->ways), DROP(e->tried), DROP(e->route), DROP(e->lanes), DROP(e->search),
-    DROP(e->seen), DROP(e->derivatives), DROP(e->rests.byte), DROP(e->rests.depth), DROP(e->rests.first),
+    DROP(e->seen), DROP(e->derived), DROP(e->rests.byte), DROP(e->rests.depth), DROP(e->rests.first),
     DROP(e->rests.tokens);
     Table *tables[] = {&e->node_table, &e->mask_table, &e->stack_table,      &e->set_table,
-                       &e->merge_table, &e->map_table, &e->derivative_table, &e->row_table,
+                       &e->merge_table, &e->map_table, &e->row_table,
                        &e->record_table, &e->place_table};
     for (u32 i = 0; i < sizeof tables / sizeof *tables; i++)
         for (u32 k = 0; k < NUM_SHARDS; k++) free(tables[i]->shards[k].p);

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000, MAX_KEPT = 64 };
-#define ENTERED 0x80000000u /* no engine has so many nodes */
+enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000, MAX_KEPT = 64, ALL_TRIED = 257 };
 
 /* ---- derivatives --------------------------------------------------------------------------- */
 
@@ -29,10 +28,15 @@ static u32 derive_words(Engine *e, u32 node, u32 byte) {
 }
 
 static u32 derive_parts(Engine *e, Node n, u32 byte) {
-    u32 few[16], *parts = n.b <= 16 ? few : borrow(e, n.b * sizeof *parts);
-    for (u32 i = 0; i < n.b; i++) parts[i] = derive(e, e->lists.p[n.a + i], byte);
+    u32 few[16], *parts = n.b <= 16 ? few : borrow(e, n.b * sizeof *parts), kept = 0, result = EMPTY;
+    int is_alt = n.kind == K_ALT, is_over = 0; /* nothing is left of an intersection */
+    for (u32 i = 0; i < n.b && !is_over; i++) {
+        u32 part = derive(e, e->lists.p[n.a + i], byte);
+        is_over = !is_alt && part == EMPTY;
+        if (part != EMPTY) parts[kept++] = part;
+    }
     spend(e, n.b);
-    u32 result = n.kind == K_ALT ? make_alt(e, parts, n.b) : make_and(e, parts, n.b);
+    if (!is_over && kept) result = kept == 1 ? parts[0] : is_alt ? make_alt(e, parts, kept) : make_and(e, parts, kept);
     if (parts != few) give_back(e, parts);
     return result;
 }
@@ -65,6 +69,42 @@ static u32 alike(const Engine *e, Node n, u32 byte) {
     return byte;
 }
 
+static int begins_otherwise(const Engine *e, Node n, u32 byte) {
+    return n.kind == K_SET ? !has(&e->masks.p[n.a], byte) : n.kind == K_LIT && e->pool.p[n.a] != byte;
+}
+
+/* The derivatives of a node lie together, so that a search which makes them touches little memory: how many
+   of how many there is room for, the nodes, and the bytes that they are by. */
+enum { FEW_DERIVED = 4 };
+
+static u32 find_derived(const Engine *e, u32 derived, u32 byte) {
+    if (!derived) return NONE;
+    const u32 *p = e->derived.p + derived - 1;
+    const u8 *bytes = (const u8 *)(p + 2 + p[1]), *at = memchr(bytes, (int)byte, p[0]);
+    return at ? p[2 + (at - bytes)] : NONE;
+}
+
+static void keep_derived(Engine *e, u32 node, u32 byte, u32 result) {
+    u32 known = e->nodes.p[node].derived, n = known ? e->derived.p[known - 1] : 0;
+    if (!known || n == e->derived.p[known]) {
+        u32 room = n ? 2 * n : FEW_DERIVED, words = 2 + room + room / 4;
+        RESERVE(e, e->derived, words);
+        u32 *p = e->derived.p + e->derived.n;
+        if (known) { /* full: as many bytes as nodes */
+            const u32 *before = e->derived.p + known + 1;
+            memcpy(p + 2, before, n * sizeof *p);
+            memcpy(p + 2 + room, before + n, n);
+        }
+        p[1] = room;
+        e->nodes.p[node].derived = known = e->derived.n + 1;
+        e->derived.n += words;
+    }
+    u32 *p = e->derived.p + known - 1;
+    p[2 + n] = result;
+    ((u8 *)(p + 2 + p[1]))[n] = (u8)byte;
+    p[0] = n + 1;
+}
+
 u32 derive(Engine *e, u32 node, u32 byte) {
     Node n = e->nodes.p[node];
     switch (n.kind) {
@@ -73,24 +113,19 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     case K_SET: return has(&e->masks.p[n.a], byte) ? EPS : EMPTY;
     case K_LIT: return e->pool.p[n.a] == byte ? literal_tail(e, node, 1) : EMPTY;
     case K_RULE: fail(e, UNDECIDED); /* rules are not regular; the front end checks */
+    case K_CAT: /* most parts of an alternative begin otherwise: nothing is looked up for these */
+    case K_REP:
+        if (begins_otherwise(e, e->nodes.p[n.a], byte)) return EMPTY;
     }
     byte = alike(e, n, byte);
-    u32 hash = mix(mix(node, 0x2545F4u), byte);
-    u64 key = (u64)node << 8 | byte;
-    PROBE(e->derivative_table, hash, i) {
-        Slot s = *slot_at(&e->derivative_table, hash, i);
-        if (s.hash == hash && e->derivatives.p[2 * (s.id - 1)] == key)
-            return (u32)e->derivatives.p[2 * (s.id - 1) + 1];
-    }
+    u32 result = find_derived(e, n.derived, byte);
+    if (result != NONE) return result;
     if (++e->depth > MAX_DEPTH) fail(e, TOO_DEEP);
     spend(e, 4);
-    u32 result = derive_now(e, node, byte);
+    result = derive_now(e, node, byte);
     e->depth--;
     e->nodes.p[result].flags |= n.flags & F_FAR;
-    u32 id = e->derivatives.n / 2;
-    PUSH(e, e->derivatives, key);
-    PUSH(e, e->derivatives, result);
-    table_add(e, &e->derivative_table, hash, id);
+    keep_derived(e, node, byte, result);
     return result;
 }
 
@@ -250,42 +285,56 @@ u32 at_least(Engine *e, u32 node) {
 
 /* Go on with what is nearest to an end, as far as can be said, among what was added from `first`. */
 static void nearest_last(Engine *e, u32 first) {
-    u32 *p = e->search.p, n = e->search.n;
+    Try *p = e->search.p;
+    u32 n = e->search.n;
     if (first == n) return;
     u32 best = first;
     for (u32 i = first + 1; i < n; i++)
-        if (at_least(e, p[i]) < at_least(e, p[best])) best = i;
-    u32 node = p[best];
+        if (at_least(e, p[i].node) < at_least(e, p[best].node)) best = i;
+    Try nearest = p[best];
     p[best] = p[n - 1];
-    p[n - 1] = node;
+    p[n - 1] = nearest;
+}
+
+/* Add to a search the derivatives of a node that are not settled, from one of its classes on: of one that
+   is nearer to an end the others are left for later. Returns the class to go on with, 0 when there are no
+   more, NONE when a string is left. */
+static u32 add_derivatives(Engine *e, u32 node, u32 class, u32 mark) {
+    u32 list = classes_of(e, node), n = e->lists.p[list], bound = at_least(e, node);
+    while (class <= n) {
+        u32 next = derive(e, node, lowest(&e->masks.p[e->lists.p[list + class++]]));
+        int known = settled(e, next);
+        if (known == 1) return NONE;
+        if (known == 0 || e->nodes.p[next].mark == mark) continue;
+        e->nodes.p[next].mark = mark;
+        PUSH(e, e->search, ((Try){next, 0}));
+        if (at_least(e, next) < bound) break;
+    }
+    return class <= n ? class : 0;
 }
 
 /* Depth first for a derivative that denotes the empty string: 1 when there is one, -1 when there
-   are too many to say. `search` holds the path, marked ENTERED, and what is left to try beside it.
+   are too many to say. `search` holds the path, and what is left to try beside it.
    What was seen counts as dead meanwhile, so as not to go there twice; end_search takes that back. */
 static int search(Engine *e, u32 start) {
     u32 mark = ++e->mark;
     e->search.n = e->seen.n = 0;
-    PUSH(e, e->search, start);
+    PUSH(e, e->search, ((Try){start, 0}));
     while (e->search.n) {
-        u32 here = e->search.p[e->search.n - 1];
-        if (here & ENTERED) {
+        Try *here = &e->search.p[e->search.n - 1];
+        if (here->class == ALL_TRIED) {
             e->search.n--;
             continue;
         }
-        if (e->seen.n == MAX_EMPTINESS_STATES) return -1;
-        PUSH(e, e->seen, here);
-        e->nodes.p[here].flags |= F_DEAD;
-        e->search.p[e->search.n - 1] |= ENTERED;
-        u32 list = classes_of(e, here), first = e->search.n;
-        for (u32 i = 1; i <= e->lists.p[list]; i++) {
-            u32 next = derive(e, here, lowest(&e->masks.p[e->lists.p[list + i]]));
-            int known = settled(e, next);
-            if (known == 1) return 1;
-            if (known == 0 || e->nodes.p[next].mark == mark) continue;
-            e->nodes.p[next].mark = mark;
-            PUSH(e, e->search, next);
+        if (!here->class) {
+            if (e->seen.n == MAX_EMPTINESS_STATES) return -1;
+            PUSH(e, e->seen, here->node);
+            e->nodes.p[here->node].flags |= F_DEAD;
+            here->class = 1;
         }
+        u32 first = e->search.n, left = add_derivatives(e, here->node, here->class, mark);
+        if (left == NONE) return 1;
+        e->search.p[first - 1].class = left ? left : ALL_TRIED;
         nearest_last(e, first);
     }
     return 0;
@@ -296,7 +345,7 @@ void end_search(Engine *e, int found) {
     if (found == 0) e->seen.n = 0;
     while (e->seen.n) e->nodes.p[e->seen.p[--e->seen.n]].flags &= (u8)~F_DEAD;
     for (u32 i = 0; found == 1 && i < e->search.n; i++)
-        if (e->search.p[i] & ENTERED) e->nodes.p[e->search.p[i] & ~ENTERED].flags |= F_ALIVE;
+        if (e->search.p[i].class) e->nodes.p[e->search.p[i].node].flags |= F_ALIVE;
 }
 
 int is_alive(Engine *e, u32 node) {

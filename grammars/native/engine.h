@@ -43,6 +43,7 @@ typedef struct {
     u32 a, b, c, d;  /* SET a=mask; LIT a=offset b=length; CAT a b; ALT, AND a=list b=count;
                         REP a=item b=low c=high (NONE: no bound); NOT a;
                         WORDS a=table b=first c=end d=depth, each word then what its table says; RULE a=rule */
+    u32 derived;     /* where its derivatives are, + 1 */
     u32 part;        /* list of its byte classes as mask ids, + 1; 0: not computed */
     u32 slice;       /* for the item of a repeat: its slice of the vocabulary, + 1 */
     u32 cost;        /* bytes of its shortest string, + 1; 0: not computed, or rules are in it */
@@ -196,6 +197,9 @@ typedef struct { Exit *p; u32 n, cap; } ExitList;
 typedef struct { u32 node, length, bound, from; } Way; /* bytes up to a node, and at least in all; the
                                                          place in `tried` that it comes from */
 
+typedef struct { u32 node, class; } Try;               /* of a search for emptiness: on its path, the next
+                                                         class to follow, 0: not entered */
+
 enum Fault { OK, OUT_OF_MEMORY, TOO_LARGE, TOO_AMBIGUOUS, TOO_DEEP, UNDECIDED, CALLBACK, TOO_SLOW };
 
 typedef i32 (*ExpandRule)(u32 rule, i32 check);
@@ -231,12 +235,12 @@ typedef struct Engine {
     VEC(u32 *) rows;
     VEC(Slice *) slices;
     VEC(Pass) passes;
-    VEC(u64) derivatives;                             /* pairs: key, result */
-    Table node_table, mask_table, stack_table, set_table, merge_table, map_table, derivative_table, row_table,
-        record_table, place_table;
+    VEC(u32) derived;                                 /* derivatives, by node: see derive.c */
+    Table node_table, mask_table, stack_table, set_table, merge_table, map_table, row_table, record_table, place_table;
 
     u32 epoch, visited;                               /* marks and counts of one closure */
-    VEC(u32) search, seen;                            /* of one search for emptiness */
+    VEC(Try) search;                                  /* of one search for emptiness */
+    VEC(u32) seen;
     VEC(u32) waiting;
     VEC(Item) found;
     VEC(u32) after;
