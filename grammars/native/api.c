@@ -267,7 +267,9 @@ EXPORT i32 rx_chain_place(Engine *e, u32 first_rule, i32 place) {
 /* Expand a rule before a text gets there; returns the node of its body. */
 EXPORT i32 rx_expand(Engine *e, u32 rule) {
     ENTER(e);
-    LEAVE(e, e->rules.p[rule].chain && !is_in_use(e, rule) ? EMPTY : rule_body(e, rule, 0));
+    u32 body = e->rules.p[rule].chain && !is_in_use(e, rule) ? EMPTY : rule_body(e, rule, 0);
+    slice_loops(e);
+    LEAVE(e, body);
 }
 
 EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }
@@ -281,7 +283,9 @@ EXPORT i32 rx_alive(Engine *e, u32 node) {
 
 EXPORT i32 rx_start(Engine *e, u32 node) {
     ENTER(e);
-    LEAVE(e, state_of(e, push(e, node, END)));
+    u32 state = state_of(e, push(e, node, END));
+    slice_loops(e); /* now, as the first mask that asks for loops would wait for all of them */
+    LEAVE(e, state);
 }
 
 EXPORT i32 rx_bytes(Engine *e, u32 state, const u8 *data, u32 length) {
