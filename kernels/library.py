@@ -64,8 +64,8 @@ def load(*flags: str) -> ctypes.CDLL | None:
     library.rk_tables_fit.restype = ctypes.c_int64
     library.rk_plan_free.argtypes = [ctypes.c_void_p]
     library.rk_plan_free.restype = None
-    for repack in (library.rk_repack, library.rk_repack_tiles):
-        repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 2]
+    for repack, made in ((library.rk_repack, 2), (library.rk_repack_tiles, 3)):
+        repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * made]
         repack.restype = None
     library.rk_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.rk_huge_pages.restype = None

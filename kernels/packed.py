@@ -22,6 +22,7 @@ class Interleaved:
 
     codes: Tensor  # uint8 [tiles, bytes]; tiles of 16 outputs, or pairs of them
     scales: Tensor  # uint8 [tiles, bytes]
+    factors: Tensor  # float32 [outputs of all tiles], for linear_tiles.c, or [0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,14 +59,18 @@ def _repack(weight: PackedWeight) -> Interleaved:
     outputs = 32 if by_tiles else 16
     repack = loaded.rk_repack_tiles if by_tiles else loaded.rk_repack
     tiles, groups = -(-rows // outputs), columns // form.group
+    scale_bytes = min(form.scale_bytes, 4) if by_tiles and form.bits == 4 else form.scale_bytes
     codes = take((tiles, columns * outputs * form.bits // 8), torch.uint8).zero_()
-    scales = take((tiles, groups * outputs * form.scale_bytes), torch.uint8).zero_()
-    first, made = 0, (codes.data_ptr(), scales.data_ptr())
+    scales = take((tiles, groups * outputs * scale_bytes), torch.uint8).zero_()
+    factors = torch.ones(tiles * outputs if by_tiles else 0)
+    first, made = 0, [codes.data_ptr(), scales.data_ptr()]
+    if by_tiles:
+        made.append(factors.data_ptr())
     for part in weight.parts:
         data = part.contiguous()
         repack(data.data_ptr(), form.number, first, len(data), columns, *made)
         first += len(data)
-    return Interleaved(codes, scales)
+    return Interleaved(codes, scales, factors)
 
 
 def quantize(x: Tensor, group: int, activations: Activations = "int8") -> Rounded:
@@ -142,6 +147,7 @@ def linear_packed(x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tenso
             is_half(out),
             out.stride(0),
             ACTIVATION_BITS[activations],
+            packed.factors.data_ptr(),
         ),
     )
     return out

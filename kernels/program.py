@@ -106,7 +106,7 @@ class Program:
             forms = (packed.codes, packed.scales, form.number, code_bytes, scale_bytes, outputs)
             size = (rows, columns, form.group)
             tail = (wide_bias, target, is_half(out), out.stride(0), ACTIVATION_BITS[activations])
-            self.add(linear_kind(activations), *forms, *rounded[key], *size, *tail)
+            self.add(linear_kind(activations), *forms, *rounded[key], *size, *tail, packed.factors)
 
     def _quantize(
         self, x: Tensor, columns: int, group: int, activations: Activations, rows: str

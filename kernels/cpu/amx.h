@@ -14,7 +14,7 @@
 #include "vec.h"
 
 #if RK_DPBF16 && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) &&        \
-    defined(__linux__) && !defined(RK_VNNI)
+    defined(__AVX512FP16__) && defined(__AVX512VBMI2__) && defined(__linux__) && !defined(RK_VNNI)
 #define RK_AMX 1
 #else
 #define RK_AMX 0

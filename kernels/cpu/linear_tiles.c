@@ -1,22 +1,26 @@
 /* Products with packed weights whose inputs are bfloat16, by Intel's matrix unit (AMX).
  *
  * Weights become bfloat16 where they meet inputs, in a core's nearest cache: each is the dequantised
- * number, rounded (of 4 bits ties away from zero, else to even). Sums are float32 and stay in the
- * unit's registers: nothing is left for vectors but to make weights, once for all rows. For one row
- * that is more than the row's products, and other forms of inputs are faster.
+ * number, rounded (of 4 bits to float16 first, then ties away from zero; else to even). Sums are
+ * float32 and stay in the unit's registers: nothing is left for vectors but to make weights, once
+ * for all rows.
  *
  *   weights   pair (32 outputs), group (32 columns), each half of the pair: a unit of 16 outputs
  *               codes   of 8 bits, signed, 32 bytes an output: its columns in order
- *                       of 4 bits, 16 bytes an output: 8 words, of which the word w has columns w,
- *                       w + 8, w + 16, w + 24, low bits first
+ *                       of 4 bits, for each 4 outputs a word of 16 bits of each column, turned left
+ *                       by one bit: the first output's code in bits 1 to 4, the last's in 13 to 0
  *               scales  16 of a group, then 16 lows, or 16 of the second half where a scale has 16
- *                       columns
- *   inputs    span (16 rows), group, pair of columns: two numbers of each row; the rows of a call
- *             with fewer than 16 lie as close as they come, those of longer ones have zeros to 16
+ *                       columns; of 4 bits halves, times a power of two: the largest that leaves
+ *                       all that an output's codes stand for within 2^15
+ *   factors   float32 of each output: what its sums are multiplied by
+ *   inputs    span (16 rows), group, pair of columns: two numbers of each row, times 2^32; the rows
+ *             of a call with fewer than 16 lie as close as they come, those of longer ones have
+ *             zeros to 16
  *
  * The instruction adds, of a group and an output, the products of even columns one after the other,
  * those of odd ones, both sums, and that to what it had: the same whatever the number of rows.
- * Denormal numbers count as zero. Source of the instruction: as in amx.h.
+ * Numbers below 2^-126 count as zero: of inputs those below 2^-158, of 4-bit weights those below
+ * 2^-28 of an output's largest. Source of the instruction: as in amx.h.
  */
 #include "amx.h"
 #include "packed.h"
@@ -36,11 +40,47 @@ typedef struct {
     ahead next;
 } source;
 
-#define FOUR(n) ((n) * 0x0001000100010001) /* of 16 bits */
+#define TWICE(n) (n) - zero, (n) - zero
 
-/* The next 16 outputs' weights of a group. */
-INLINE void make_unit(const int bits, const int group, const int has_low, const int half_scales,
-                      const int zero, source *from, char *to) {
+/* The next 16 outputs' weights of a group, from codes of 4 bits. The 16 weights that an output can
+ * have lie in one register beside those of the next output, and are looked up. They are halves,
+ * whose sign and 3 bits of nothing, 5 of exponent and 7 more make a bfloat16 of 2^-112 times each. */
+INLINE void make_few(const int has_low, const int zero, source *from, char *to) {
+    const __m512h code = _mm512_setr_ph(
+        TWICE(0), TWICE(1), TWICE(2), TWICE(3), TWICE(4), TWICE(5), TWICE(6), TWICE(7), TWICE(8),
+        TWICE(9), TWICE(10), TWICE(11), TWICE(12), TWICE(13), TWICE(14), TWICE(15));
+    const __m512i second = _mm512_set1_epi16(0x0101), used = _mm512_set1_epi16((short)0x8fff);
+    const int32_t *scale = (const int32_t *)from->scale; /* of two outputs each */
+    UNROLL
+    for (int four = 0; four < 4; four++, from->code += 64, to += 256) {
+        __m512i words = _mm512_loadu_si512(from->code), table[2];
+        __m512i first_of = _mm512_andnot_si512(second, words);
+        __m512i second_of = _mm512_or_si512(second, _mm512_shldi_epi16(words, words, 12));
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            __m512h d = _mm512_castsi512_ph(_mm512_set1_epi32(scale[2 * four + i])), w;
+            if (has_low) {
+                __m512h low = _mm512_castsi512_ph(_mm512_set1_epi32(scale[8 + 2 * four + i]));
+                w = _mm512_fmadd_ph(code, d, low);
+            } else {
+                w = _mm512_mul_ph(code, d);
+            }
+            __m512i eighth = _mm512_mulhrs_epi16(_mm512_castph_si512(w), _mm512_set1_epi16(1 << 12));
+            table[i] = _mm512_and_si512(eighth, used);
+        }
+        _mm512_store_si512(to, _mm512_permutexvar_epi16(first_of, table[0]));
+        _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(second_of, table[0]));
+        _mm512_store_si512(to + 128,
+                           _mm512_permutexvar_epi16(_mm512_srli_epi16(first_of, 8), table[1]));
+        _mm512_store_si512(to + 192,
+                           _mm512_permutexvar_epi16(_mm512_srli_epi16(second_of, 8), table[1]));
+    }
+    from->scale += has_low ? 64 : 32;
+}
+
+/* The same from codes of 8 bits. */
+INLINE void make_whole(const int group, const int has_low, const int half_scales, source *from,
+                       char *to) {
     float floats[32];
     const int two = has_low || group == 16;
     UNROLL
@@ -49,26 +89,6 @@ INLINE void make_unit(const int bits, const int group, const int has_low, const 
         from->scale += half_scales ? 32 : 64;
     }
     AMX_WRITTEN(floats); /* spread as they are loaded: by a port that has nothing to do */
-    if (bits == 4) {
-        /* The 16 weights that an output can have are floats in one register, and looked up as such:
-         * the upper half of each is taken, after what rounds it was added. */
-        const __m512i turns = _mm512_setr_epi64(FOUR(1), FOUR(1), FOUR(13), FOUR(13), FOUR(9), FOUR(9),
-                                                FOUR(5), FOUR(5));
-        const vf code = vf_sub(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                               vf_set((float)zero));
-        UNROLL
-        for (int r = 0; r < 16; r++) {
-            vf d = vf_set(floats[r]);
-            vf w = has_low ? vf_fma(code, d, vf_set(floats[16 + r])) : vf_mul(code, d);
-            __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(w), _mm512_set1_epi32(0x8000));
-            __m512i words = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)from->code + r));
-            __m512i which = _mm512_or_si512(_mm512_shldv_epi16(words, words, turns),
-                                            _mm512_set1_epi16(1));
-            _mm512_store_si512(to + 64 * r, _mm512_permutexvar_epi16(which, rounded));
-        }
-        from->code += 256;
-        return;
-    }
     UNROLL
     for (int r = 0; r < 16; r++) {
         vf w[2];
@@ -81,6 +101,12 @@ INLINE void make_unit(const int bits, const int group, const int has_low, const 
         _mm512_store_si512(to + 64 * r, (__m512i)_mm512_cvtne2ps_pbh(w[1], w[0]));
     }
     from->code += 512;
+}
+
+INLINE void make_unit(const int bits, const int group, const int has_low, const int half_scales,
+                      const int zero, source *from, char *to) {
+    if (bits == 4) make_few(has_low, zero, from, to);
+    else make_whole(group, has_low, half_scales, from, to);
 }
 
 /* Sums in 0 to 3: span 0 with the first and the second half of the pair, then span 1. Weights in 4 and
@@ -191,6 +217,7 @@ static void put_span(const int64_t *arg, int64_t n, int64_t row, int64_t rows, c
     for (int64_t half = 0; half < 2; half++, sums += 256) {
         int64_t first = n * 32 + half * 16, left = INT(5) - first;
         const float *bias = INT(12) ? PTR(float, 12) + first : NULL;
+        const vf factor = vf_load(PTR(float, 17) + first);
         vf of_row[16];
         if (left <= 0) return;
         if (row_bytes == 4) {
@@ -203,8 +230,8 @@ static void put_span(const int64_t *arg, int64_t n, int64_t row, int64_t rows, c
             transpose16((__m512i *)of_row);
         }
         for (int64_t r = 0; r < rows; r++)
-            put_outputs(of_row[r], bias, PTR(void, 13), (row + r) * INT(15) + first, left,
-                        (int)INT(14));
+            put_outputs(vf_mul(of_row[r], factor), bias, PTR(void, 13), (row + r) * INT(15) + first,
+                        left, (int)INT(14));
     }
 }
 
@@ -258,7 +285,7 @@ static void many_rows(const int64_t *arg, int64_t n, inputs in, int64_t first, i
     }
 }
 
-/* Arguments as in linear_packed.c: a tile is a pair here, 6 are spans, 7 and 8 nothing. */
+/* Arguments as in linear_packed.c: a tile is a pair here, 6 are spans, 7 and 8 nothing; 17 factors. */
 void rk_linear_tiles(const int64_t *arg, rk_thread *t) {
     int64_t rows = INT(9), columns = INT(10), pairs = (INT(5) + 31) / 32, first, last;
     int64_t spans = (rows + 15) / 16, width = rows < 16 ? rows : 16;
@@ -277,11 +304,12 @@ void rk_linear_tiles(const int64_t *arg, rk_thread *t) {
     _tile_release();
 }
 
-/* 32 columns of a row as bfloat16. */
+/* 32 columns of a row as bfloat16, times 2^32. */
 INLINE __m512i columns_of(const void *x, int64_t at, const int half) {
-    if (half) return _mm512_loadu_si512((const bf16 *)x + at);
-    return (__m512i)_mm512_cvtne2ps_pbh(vf_load((const float *)x + at + 16),
-                                        vf_load((const float *)x + at));
+    const vf by = vf_set(0x1p32f);
+    vf low = half ? vf_load_bf16((const bf16 *)x + at) : vf_load((const float *)x + at);
+    vf high = half ? vf_load_bf16((const bf16 *)x + at + 16) : vf_load((const float *)x + at + 16);
+    return (__m512i)_mm512_cvtne2ps_pbh(vf_mul(high, by), vf_mul(low, by));
 }
 
 /* Rows of inputs to spans.  0 x, 1 half, 2 row stride, 3 rows, 4 columns, 6 out bfloat16 */

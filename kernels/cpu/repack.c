@@ -1,5 +1,6 @@
 /* GGUF blocks taken apart: to the interleaved form that linear_packed.c reads, whose head draws it,
  * and to floats. */
+#include <math.h>
 #include <string.h>
 
 #include "ops.h"
@@ -131,35 +132,91 @@ void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, i
         }
 }
 
-/* The same to the units of linear_tiles.c, which draws them; rows padded to 32. Scales that are
- * not numbers become those whose halves, rounded, are none either. */
-void rk_repack_tiles(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
-                     uint8_t *codes_out, char *scales) {
-    int bits = forms[form].bits, size = forms[form].group, each = forms[form].half ? 2 : 4;
-    int lows = forms[form].has_low, per_block = forms[form].weights / size, parts_of = 32 / size;
-    int64_t groups = columns / size, row_bytes = columns / forms[form].weights * forms[form].bytes;
-    for (int64_t row = first; row < first + rows; row++)
-        for (int64_t g = 0; g < groups; g++) {
-            const uint8_t *block = data + (row - first) * row_bytes + g / per_block * forms[form].bytes;
-            int64_t unit = (row / 32 * (columns / 32) + g / parts_of) * 2 + row % 32 / 16;
-            uint8_t *code = codes_out + (unit * 16 + row % 16) * 4 * bits;
-            char *scale = scales + unit * 16 * each * (lows || parts_of == 2 ? 2 : 1) + row % 16 * each;
-            group parts = {0};
-            f16 halves[2];
-            take_apart((int)form, block, (int)(g % per_block), &parts, halves);
-            for (int k = 0; k < size; k++) {
-                int at = (int)(g % parts_of) * size + k;
-                if (bits == 4) code[at % 8 * 2 + at / 16] |= (uint8_t)(parts.code[k] << at / 8 % 2 * 4);
-                else code[at] = (uint8_t)(parts.code[k] - forms[form].zero);
-            }
-            if (each == 2) {
-                put_half(scale, halves[0]);
-                if (lows) put_half(scale + 32, halves[1]);
-                continue;
-            }
-            put_float(scale + g % parts_of * 64, parts.scale);
-            if (lows) put_float(scale + 64, parts.low);
+/* Where a row's group lies in the units of linear_tiles.c. */
+static int64_t unit_of(int64_t row, int64_t column, int64_t columns) {
+    return (row / 32 * (columns / 32) + column / 32) * 2 + row % 32 / 16;
+}
+
+/* A row's g-th group with its scale and low as floats. */
+static void group_of(const uint8_t *blocks, int form, int64_t g, group *out) {
+    int per_block = forms[form].weights / forms[form].group;
+    f16 halves[2];
+    take_apart(form, blocks + g / per_block * forms[form].bytes, (int)(g % per_block), out, halves);
+    if (!forms[form].half) return;
+    out->scale = f16_to_float(halves[0]);
+    out->low = f16_to_float(halves[1]);
+}
+
+/* No weight of a row of 4 bits is greater. Infinite where one is no number. */
+static float bound_of(const uint8_t *blocks, int form, int64_t groups) {
+    float most = 0;
+    for (int64_t g = 0; g < groups; g++) {
+        group parts = {0};
+        group_of(blocks, form, g, &parts);
+        float here = fabsf(parts.scale) * 15 + (forms[form].has_low ? fabsf(parts.low) : 0);
+        if (!(here <= most)) most = here;
+        if (!(most < INFINITY)) return INFINITY;
+    }
+    return most;
+}
+
+/* A row of 4 bits; its sums' factor, which is no number if one of its scales is none. */
+static float tile_row_of_4(const uint8_t *blocks, int form, int64_t row, int64_t columns,
+                           uint8_t *codes, char *scales) {
+    int lows = forms[form].has_low, exponent;
+    float bound = bound_of(blocks, form, columns / 32);
+    if (bound == INFINITY) return NAN;
+    frexpf(bound, &exponent);
+    for (int64_t g = 0; g < columns / 32; g++) {
+        int64_t unit = unit_of(row, g * 32, columns);
+        uint8_t *code = codes + unit * 256 + row % 16 / 4 * 64;
+        f16 *scale = (f16 *)scales + unit * 16 * (1 + lows) + row % 16;
+        group parts = {0};
+        group_of(blocks, form, g, &parts);
+        for (int k = 0; k < 32; k++) {
+            uint32_t word = (uint32_t)parts.code[k] << row % 4 * 4 << 1;
+            code[2 * k] |= (uint8_t)(word | word >> 16);
+            code[2 * k + 1] |= (uint8_t)(word >> 8);
         }
+        scale[0] = f16_of(ldexpf(parts.scale, 15 - exponent));
+        if (lows) scale[16] = f16_of(ldexpf(parts.low, 15 - exponent));
+    }
+    return ldexpf(1, 65 + exponent); /* 112 - 32 - 15 */
+}
+
+/* A row of 8 bits. */
+static float tile_row_of_8(const uint8_t *blocks, int form, int64_t row, int64_t columns,
+                           uint8_t *codes, char *scales) {
+    int size = forms[form].group, each = forms[form].half ? 2 : 4, parts_of = 32 / size;
+    int lows = forms[form].has_low, per_block = forms[form].weights / size;
+    for (int64_t g = 0; g < columns / size; g++) {
+        int64_t unit = unit_of(row, g * size, columns);
+        uint8_t *code = codes + (unit * 16 + row % 16) * 32 + g % parts_of * size;
+        char *scale = scales + unit * 16 * each * (lows || parts_of == 2 ? 2 : 1) + row % 16 * each;
+        group parts = {0};
+        f16 halves[2];
+        take_apart(form, blocks + g / per_block * forms[form].bytes, (int)(g % per_block), &parts,
+                   halves);
+        for (int k = 0; k < size; k++) code[k] = (uint8_t)(parts.code[k] - forms[form].zero);
+        if (each == 2) {
+            put_half(scale, halves[0]);
+            if (lows) put_half(scale + 32, halves[1]);
+            continue;
+        }
+        put_float(scale + g % parts_of * 64, parts.scale);
+        if (lows) put_float(scale + 64, parts.low);
+    }
+    return 0x1p-32f;
+}
+
+/* The same to the units of linear_tiles.c, which draws them, and their outputs' factors; rows padded
+ * to 32. Scales that are not numbers become those whose halves, rounded, are none either. */
+void rk_repack_tiles(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
+                     uint8_t *codes, char *scales, float *factors) {
+    int64_t row_bytes = columns / forms[form].weights * forms[form].bytes;
+    for (int64_t row = first; row < first + rows; row++, data += row_bytes)
+        factors[row] = (forms[form].bits == 4 ? tile_row_of_4 : tile_row_of_8)(
+            data, (int)form, row, columns, codes, scales);
 }
 
 /* Rows of a packed matrix as floats: the numbers that gguf's own dequantisation gives.

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gguf import quants
 from torch import Tensor
 
 from radixgen.errors import KernelError
@@ -37,13 +38,41 @@ def weight_of(
     return PackedWeight(kind, (outputs, columns), data, activations="bfloat16")
 
 
+def few_bits(weight: PackedWeight) -> Tensor:
+    """The matrix that 4-bit weights stand for: scales and lows, times a power of two by which all of
+    a row is within 2^15, are float16, as is each weight; of that 8 bits stay, ties away from 0."""
+    outputs, columns = weight.shape
+    blocks = weight.joined().numpy().reshape(outputs, -1, BLOCK_SIZES[weight.kind][1])
+    first, chunk = {"q4_0": (2, 16), "q4_1": (4, 16), "q4_k": (16, 32)}[weight.kind]
+    chunks = blocks[..., first:].reshape(outputs, -1, chunk)
+    codes = np.stack([chunks & 15, chunks >> 4], axis=2).reshape(outputs, -1, 32).astype(np.float64)
+    halves = blocks[..., : 2 * HALVES.get(weight.kind, 1)].copy().view(np.float16)
+    scale, low = halves[..., :1].astype(np.float32), np.zeros((outputs, 1, 1), np.float32)
+    if weight.kind == "q4_0":
+        codes -= 8
+    else:
+        low = halves[..., 1:].astype(np.float32)
+    if weight.kind == "q4_k":
+        steps = quants.Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))
+        of_scale, of_low = (each.reshape(outputs, -1, 8).astype(np.float32) for each in steps)
+        scale, low = scale * of_scale, -low * of_low
+    scale, low = scale.reshape(outputs, -1, 1), low.reshape(outputs, -1, 1)
+    bound = (abs(scale) * 15 + abs(low)).max(axis=1, keepdims=True)
+    up = np.ldexp(np.float32(1), 15 - np.frexp(bound)[1])
+    d, m = ((each * up).astype(np.float16).astype(np.float64) for each in (scale, low))
+    bits = (codes * d + m).astype(np.float16).view(np.uint16)
+    bits = (bits & 0x8000) | ((bits & 0x7FFF) + 4 & 0xFFF8)
+    bits[bits & 0x7C00 == 0] = 0  # denormal
+    wide = bits.view(np.float16).astype(np.float32) / up
+    return torch.from_numpy(wide.reshape(outputs, columns))
+
+
 def reference(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Weights and inputs rounded, and added as the instruction adds them: for each 32 columns the
     products of even ones and of odd ones, in order, their sum to what there was. A product of two
     bfloat16 is exact in float32."""
-    wide = dequantize(weight)
-    if FORMS[weight.kind].bits == 4:  # looked up: the upper half, after what rounds it was added
-        wide = ((wide.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
+    few = FORMS[weight.kind].bits == 4
+    wide = few_bits(weight) if few else dequantize(weight)
     wide, given = wide.bfloat16().float(), x.bfloat16().float()
     total = torch.zeros(len(x), len(wide))
     for first in range(0, x.shape[1], 32):
@@ -83,6 +112,25 @@ def test_few_and_many_columns_and_rows(kind: str, outputs: int, columns: int, ro
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
     for dtype in FLOATS:
         assert_same(linear(x.to(dtype), weight), reference(x.to(dtype), weight))
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("exponent", [-16, 0, 10])
+def test_scales_may_be_small_or_great_or_far_apart(kind: str, exponent: int) -> None:
+    """Of halves, those that are too small to be normal ones included."""
+    weight = weight_of(kind, 40, 512, (-(2.0**exponent), 2.0**exponent))
+    blocks = weight.data.view(40, -1, BLOCK_SIZES[kind][1]).numpy()
+    first = 208 if kind == "q6_k" else 0
+    for row, half in ((1, 0.0), (2, 2.0**-24), (3, 30000.0)):
+        blocks[row, 0, first : first + 2] = np.array([half], np.float16).view(np.uint8)
+    blocks[4] = 0
+    x = torch.randn(5, 512, generator=torch.Generator().manual_seed(0)) * 2.0 ** torch.tensor(
+        [[-20], [-10], [0], [10], [20]]
+    )
+    got = linear(x, weight)
+    assert not got[:, 4].any()
+    got[:, 4] = reference(x, weight)[:, 4]  # zeros, of either sign
+    assert_same(got, reference(x, weight))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
