@@ -19,17 +19,18 @@ class Form:
     bits: int  # of a code
     group: int  # columns that share a scale
     scale_bytes: int  # of a group's scale and low
+    tile_scale_bytes: int  # the same as cpu/linear_tiles.c reads them
 
 
 FORMS: dict[str, Form] = {
-    "q4_0": Form(0, 32, 18, 4, 32, 2),
-    "q4_1": Form(1, 32, 20, 4, 32, 4),
-    "q5_0": Form(2, 32, 22, 8, 32, 2),
-    "q5_1": Form(3, 32, 24, 8, 32, 4),
-    "q8_0": Form(4, 32, 34, 8, 32, 2),
-    "q4_k": Form(5, 256, 144, 4, 32, 8),
-    "q5_k": Form(6, 256, 176, 8, 32, 8),
-    "q6_k": Form(7, 256, 210, 8, 16, 4),
+    "q4_0": Form(0, 32, 18, 4, 32, 2, 2),
+    "q4_1": Form(1, 32, 20, 4, 32, 4, 4),
+    "q5_0": Form(2, 32, 22, 8, 32, 2, 2),
+    "q5_1": Form(3, 32, 24, 8, 32, 4, 4),
+    "q8_0": Form(4, 32, 34, 8, 32, 2, 2),
+    "q4_k": Form(5, 256, 144, 4, 32, 8, 4),
+    "q5_k": Form(6, 256, 176, 8, 32, 8, 4),
+    "q6_k": Form(7, 256, 210, 8, 16, 4, 2),
 }
 # (weights a block, bytes a block)
 BLOCK_SIZES = {kind: (form.weights, form.num_bytes) for kind, form in FORMS.items()}

@@ -59,7 +59,7 @@ def _repack(weight: PackedWeight) -> Interleaved:
     outputs = 32 if by_tiles else 16
     repack = loaded.rk_repack_tiles if by_tiles else loaded.rk_repack
     tiles, groups = -(-rows // outputs), columns // form.group
-    scale_bytes = min(form.scale_bytes, 4) if by_tiles and form.bits == 4 else form.scale_bytes
+    scale_bytes = form.tile_scale_bytes if by_tiles else form.scale_bytes
     codes = take((tiles, columns * outputs * form.bits // 8), torch.uint8).zero_()
     scales = take((tiles, groups * outputs * scale_bytes), torch.uint8).zero_()
     factors = torch.ones(tiles * outputs if by_tiles else 0)

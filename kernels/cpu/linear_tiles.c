@@ -1,17 +1,17 @@
 /* Products with packed weights whose inputs are bfloat16, by Intel's matrix unit (AMX).
  *
  * Weights become bfloat16 where they meet inputs, in a core's nearest cache: each is the dequantised
- * number, rounded (of 4 bits to float16 first, then ties away from zero; else to even). Sums are
- * float32 and stay in the unit's registers: nothing is left for vectors but to make weights, once
- * for all rows.
+ * number, rounded to float16 first, then ties away from zero. Sums are float32 and stay in the unit's
+ * registers: nothing is left for vectors but to make weights, once for all rows.
  *
  *   weights   pair (32 outputs), group (32 columns), each half of the pair: a unit of 16 outputs
- *               codes   of 8 bits, signed, 32 bytes an output: its columns in order
- *                       of 4 bits, for each 4 outputs a word of 16 bits of each column, turned left
- *                       by one bit: the first output's code in bits 1 to 4, the last's in 13 to 0
- *               scales  16 of a group, then 16 lows, or 16 of the second half where a scale has 16
- *                       columns; of 4 bits halves, times a power of two: the largest that leaves
- *                       all that an output's codes stand for within 2^15
+ *               codes   of 8 bits, signed: of 2 outputs a word of 16 bits for each column, the first
+ *                       one's in its lower half
+ *                       of 4 bits: of 4 outputs a word for each column, turned left by one bit: the
+ *                       first one's in bits 1 to 4, the last one's in 13 to 15 and 0
+ *               scales  halves: 16 of a group, then 16 lows, or 16 of the second half where a scale
+ *                       has 16 columns; times a power of two, so that all that an output's codes
+ *                       stand for is within 2^15, and scales of 8 bits divided by 256
  *   factors   float32 of each output: what its sums are multiplied by
  *   inputs    span (16 rows), group, pair of columns: two numbers of each row, times 2^32; the rows
  *             of a call with fewer than 16 lie as close as they come, those of longer ones have
@@ -19,8 +19,8 @@
  *
  * The instruction adds, of a group and an output, the products of even columns one after the other,
  * those of odd ones, both sums, and that to what it had: the same whatever the number of rows.
- * Numbers below 2^-126 count as zero: of inputs those below 2^-158, of 4-bit weights those below
- * 2^-28 of an output's largest. Source of the instruction: as in amx.h.
+ * Numbers below 2^-126 count as zero: of inputs those below 2^-158, of weights those below 2^-28 of
+ * an output's largest. Source of the instruction: as in amx.h.
  */
 #include "amx.h"
 #include "packed.h"
@@ -40,73 +40,72 @@ typedef struct {
     ahead next;
 } source;
 
+/* Halves as bfloat16 of 2^-112 times each, ties away from zero: a sign and 3 bits of nothing, their 5
+ * of exponent, and 7 more. */
+INLINE __m512i as_bfloat16(__m512h w) {
+    __m512i eighth = _mm512_mulhrs_epi16(_mm512_castph_si512(w), _mm512_set1_epi16(1 << 12));
+    return _mm512_and_si512(eighth, _mm512_set1_epi16((short)0x8fff));
+}
+
 #define TWICE(n) (n) - zero, (n) - zero
 
-/* The next 16 outputs' weights of a group, from codes of 4 bits. The 16 weights that an output can
- * have lie in one register beside those of the next output, and are looked up. They are halves,
- * whose sign and 3 bits of nothing, 5 of exponent and 7 more make a bfloat16 of 2^-112 times each. */
+/* The next 16 outputs' weights of a group, of 4 bits. The 16 weights that an output can have lie in
+ * one register beside those of the next output, and are looked up. */
 INLINE void make_few(const int has_low, const int zero, source *from, char *to) {
     const __m512h code = _mm512_setr_ph(
         TWICE(0), TWICE(1), TWICE(2), TWICE(3), TWICE(4), TWICE(5), TWICE(6), TWICE(7), TWICE(8),
         TWICE(9), TWICE(10), TWICE(11), TWICE(12), TWICE(13), TWICE(14), TWICE(15));
-    const __m512i second = _mm512_set1_epi16(0x0101), used = _mm512_set1_epi16((short)0x8fff);
+    const __m512i second = _mm512_set1_epi16(0x0101);
     const int32_t *scale = (const int32_t *)from->scale; /* of two outputs each */
     UNROLL
-    for (int four = 0; four < 4; four++, from->code += 64, to += 256) {
-        __m512i words = _mm512_loadu_si512(from->code), table[2];
-        __m512i first_of = _mm512_andnot_si512(second, words);
-        __m512i second_of = _mm512_or_si512(second, _mm512_shldi_epi16(words, words, 12));
+    for (int four = 0; four < 4; four++, to += 256) {
+        __m512i words = _mm512_loadu_si512(from->code + four * 64), table[2];
+        __m512i of_first = _mm512_andnot_si512(second, words);
+        __m512i of_second = _mm512_or_si512(second, _mm512_shldi_epi16(words, words, 12));
         UNROLL
         for (int i = 0; i < 2; i++) {
-            __m512h d = _mm512_castsi512_ph(_mm512_set1_epi32(scale[2 * four + i])), w;
-            if (has_low) {
-                __m512h low = _mm512_castsi512_ph(_mm512_set1_epi32(scale[8 + 2 * four + i]));
-                w = _mm512_fmadd_ph(code, d, low);
-            } else {
-                w = _mm512_mul_ph(code, d);
+            __m512h d = _mm512_castsi512_ph(_mm512_set1_epi32(scale[2 * four + i]));
+            if (!has_low) {
+                table[i] = as_bfloat16(_mm512_mul_ph(code, d));
+                continue;
             }
-            __m512i eighth = _mm512_mulhrs_epi16(_mm512_castph_si512(w), _mm512_set1_epi16(1 << 12));
-            table[i] = _mm512_and_si512(eighth, used);
+            __m512h low = _mm512_castsi512_ph(_mm512_set1_epi32(scale[8 + 2 * four + i]));
+            table[i] = as_bfloat16(_mm512_fmadd_ph(code, d, low));
         }
-        _mm512_store_si512(to, _mm512_permutexvar_epi16(first_of, table[0]));
-        _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(second_of, table[0]));
-        _mm512_store_si512(to + 128,
-                           _mm512_permutexvar_epi16(_mm512_srli_epi16(first_of, 8), table[1]));
-        _mm512_store_si512(to + 192,
-                           _mm512_permutexvar_epi16(_mm512_srli_epi16(second_of, 8), table[1]));
+        _mm512_store_si512(to, _mm512_permutexvar_epi16(of_first, table[0]));
+        _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(of_second, table[0]));
+        of_first = _mm512_srli_epi16(of_first, 8);
+        of_second = _mm512_srli_epi16(of_second, 8);
+        _mm512_store_si512(to + 128, _mm512_permutexvar_epi16(of_first, table[1]));
+        _mm512_store_si512(to + 192, _mm512_permutexvar_epi16(of_second, table[1]));
     }
+    from->code += 256;
     from->scale += has_low ? 64 : 32;
 }
 
-/* The same from codes of 8 bits. */
-INLINE void make_whole(const int group, const int has_low, const int half_scales, source *from,
-                       char *to) {
-    float floats[32];
-    const int two = has_low || group == 16;
-    UNROLL
-    for (int i = 0; i <= two; i++) {
-        vf_store(floats + 16 * i, load_scale(from->scale, half_scales));
-        from->scale += half_scales ? 32 : 64;
-    }
-    AMX_WRITTEN(floats); /* spread as they are loaded: by a port that has nothing to do */
+/* The same of 8 bits: codes are taken as the numbers times 256 that they are in the upper half of a
+ * word. */
+INLINE void make_many(const int group, const int has_low, source *from, char *to) {
+    const _Float16 *scale = (const _Float16 *)from->scale;
     UNROLL
     for (int r = 0; r < 16; r++) {
-        vf w[2];
-        UNROLL
-        for (int i = 0; i < 2; i++) {
-            vf code = vf_load_i8((const int8_t *)from->code + 32 * r + 16 * i);
-            vf d = vf_set(floats[group == 16 ? 16 * i + r : r]);
-            w[i] = has_low ? vf_fma(code, d, vf_set(floats[16 + r])) : vf_mul(code, d);
-        }
-        _mm512_store_si512(to + 64 * r, (__m512i)_mm512_cvtne2ps_pbh(w[1], w[0]));
+        __m512i words = _mm512_loadu_si512(from->code + r / 2 * 64);
+        __m512i upper = r % 2 ? _mm512_and_si512(words, _mm512_set1_epi16((short)0xff00))
+                              : _mm512_slli_epi16(words, 8);
+        __m512h code = _mm512_cvtepi16_ph(upper), d = _mm512_set1_ph(scale[r]), w;
+        if (has_low) w = _mm512_fmadd_ph(code, d, _mm512_set1_ph(scale[16 + r]));
+        else w = _mm512_mul_ph(code, d);
+        if (group == 16) w = _mm512_mask_mul_ph(w, 0xffff0000, code, _mm512_set1_ph(scale[16 + r]));
+        _mm512_store_si512(to + 64 * r, as_bfloat16(w));
     }
     from->code += 512;
+    from->scale += has_low || group == 16 ? 64 : 32;
 }
 
-INLINE void make_unit(const int bits, const int group, const int has_low, const int half_scales,
-                      const int zero, source *from, char *to) {
+INLINE void make_unit(const int bits, const int group, const int has_low, const int zero,
+                      source *from, char *to) {
     if (bits == 4) make_few(has_low, zero, from, to);
-    else make_whole(group, has_low, half_scales, from, to);
+    else make_many(group, has_low, from, to);
 }
 
 /* Sums in 0 to 3: span 0 with the first and the second half of the pair, then span 1. Weights in 4 and
@@ -143,10 +142,10 @@ typedef struct {
 } inputs;
 
 /* A pair with one or two spans. Weights are made one pair ahead of their products: a load of what is
- * being stored would wait. Those of 4 bits leave vectors time for it between the two halves. */
+ * being stored would wait. */
 INLINE void stream(const int spans, const int bits, const int group, const int has_low,
-                   const int half_scales, const int zero, source from, inputs in, char *room) {
-#define MAKE(n) make_unit(bits, group, has_low, half_scales, zero, &from, room + (n) % SLOTS * UNIT)
+                   const int zero, source from, inputs in, char *room) {
+#define MAKE(n) make_unit(bits, group, has_low, zero, &from, room + (n) % SLOTS * UNIT)
     zero_sums(spans);
     MAKE(0);
     MAKE(1);
@@ -156,7 +155,7 @@ INLINE void stream(const int spans, const int bits, const int group, const int h
         ask_ahead(&from.next);
         amx_load(4, made, 64);
         AMX_WRITTEN(room);
-        if (more && bits == 4) MAKE(unit + 2);
+        if (more) MAKE(unit + 2);
         amx_load(6, x, in.row_bytes);
         _tile_dpbf16ps(0, 4, 6);
         if (spans == 2) {
@@ -165,28 +164,25 @@ INLINE void stream(const int spans, const int bits, const int group, const int h
         }
         amx_load(5, made + UNIT, 64);
         AMX_WRITTEN(room);
-        if (more && bits == 4) MAKE(unit + 3);
+        if (more) MAKE(unit + 3);
         _tile_dpbf16ps(1, 5, 6);
         if (spans == 2) _tile_dpbf16ps(3, 5, 7);
-        if (more && bits == 8) {
-            MAKE(unit + 2);
-            MAKE(unit + 3);
-        }
     }
 #undef MAKE
 }
 
 typedef void stream_function(const source *, const inputs *, char *);
 typedef void make_function(source *, char *, int64_t);
-#define FORM(name, ...)                                                                            \
+#define FORM(name, bits, group, has_low, half_scales, zero)                                         \
     static void name##_1(const source *from, const inputs *in, char *room) {                       \
-        stream(1, __VA_ARGS__, *from, *in, room);                                                  \
+        stream(1, bits, group, has_low, zero, *from, *in, room);                                   \
     }                                                                                              \
     static void name##_2(const source *from, const inputs *in, char *room) {                       \
-        stream(2, __VA_ARGS__, *from, *in, room);                                                  \
+        stream(2, bits, group, has_low, zero, *from, *in, room);                                   \
     }                                                                                              \
-    static void make_##name(source *from, char *to, int64_t units) {                \
-        for (int64_t i = 0; i < units; i++) make_unit(__VA_ARGS__, from, to + i * UNIT);   \
+    static void make_##name(source *from, char *to, int64_t units) {                               \
+        for (int64_t i = 0; i < units; i++)                                                        \
+            make_unit(bits, group, has_low, zero, from, to + i * UNIT);                            \
     }
 RK_FORMS(FORM)
 #define STREAMS(name, ...) {name##_1, name##_2},

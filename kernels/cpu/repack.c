@@ -65,12 +65,12 @@ static void q6_group(const uint8_t *block, int i, group *out) {
 
 enum { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K };
 static const struct {
-    int bits, group, has_low, half, weights, bytes, zero;
+    int bits, group, has_low, half, weights, bytes, zero, reach; /* of code - zero */
 } forms[] = {
-    [Q4_0] = {4, 32, 0, 1, 32, 18, 8},   [Q4_1] = {4, 32, 1, 1, 32, 20, 0},
-    [Q5_0] = {8, 32, 0, 1, 32, 22, 16},  [Q5_1] = {8, 32, 1, 1, 32, 24, 0},
-    [Q8_0] = {8, 32, 0, 1, 32, 34, 128}, [Q4_K] = {4, 32, 1, 0, 256, 144, 0},
-    [Q5_K] = {8, 32, 1, 0, 256, 176, 0}, [Q6_K] = {8, 16, 0, 0, 256, 210, 32},
+    [Q4_0] = {4, 32, 0, 1, 32, 18, 8, 8},      [Q4_1] = {4, 32, 1, 1, 32, 20, 0, 15},
+    [Q5_0] = {8, 32, 0, 1, 32, 22, 16, 16},    [Q5_1] = {8, 32, 1, 1, 32, 24, 0, 31},
+    [Q8_0] = {8, 32, 0, 1, 32, 34, 128, 128},  [Q4_K] = {4, 32, 1, 0, 256, 144, 0, 15},
+    [Q5_K] = {8, 32, 1, 0, 256, 176, 0, 31},   [Q6_K] = {8, 16, 0, 0, 256, 210, 32, 32},
 };
 
 /* Scales stay the halves that the file holds, or become floats. */
@@ -99,16 +99,6 @@ static void put_codes(int bits, int size, int row, const uint8_t *code, uint8_t 
     }
 }
 
-static void put_half(char *to, f16 half) {
-    const f16 no_number = 0x7e00;
-    memcpy(to, (half & 0x7fff) > 0x7c00 ? &no_number : &half, 2);
-}
-
-static void put_float(char *to, float x) {
-    const uint32_t no_number = 0x7fc00000;
-    memcpy(to, x == x ? (const void *)&x : &no_number, 4);
-}
-
 /* rows x columns weights in blocks at `data`, the matrix's rows from `first` on -> codes and scales
  * of the whole matrix, both zeroed, rows padded to 16. */
 void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
@@ -132,11 +122,6 @@ void rk_repack(const uint8_t *data, int64_t form, int64_t first, int64_t rows, i
         }
 }
 
-/* Where a row's group lies in the units of linear_tiles.c. */
-static int64_t unit_of(int64_t row, int64_t column, int64_t columns) {
-    return (row / 32 * (columns / 32) + column / 32) * 2 + row % 32 / 16;
-}
-
 /* A row's g-th group with its scale and low as floats. */
 static void group_of(const uint8_t *blocks, int form, int64_t g, group *out) {
     int per_block = forms[form].weights / forms[form].group;
@@ -147,76 +132,55 @@ static void group_of(const uint8_t *blocks, int form, int64_t g, group *out) {
     out->low = f16_to_float(halves[1]);
 }
 
-/* No weight of a row of 4 bits is greater. Infinite where one is no number. */
+/* No weight of a row is greater. Infinite where one is no number. */
 static float bound_of(const uint8_t *blocks, int form, int64_t groups) {
     float most = 0;
     for (int64_t g = 0; g < groups; g++) {
         group parts = {0};
         group_of(blocks, form, g, &parts);
-        float here = fabsf(parts.scale) * 15 + (forms[form].has_low ? fabsf(parts.low) : 0);
+        float low = forms[form].has_low ? fabsf(parts.low) : 0;
+        float here = fabsf(parts.scale) * (float)forms[form].reach + low;
         if (!(here <= most)) most = here;
         if (!(most < INFINITY)) return INFINITY;
     }
     return most;
 }
 
-/* A row of 4 bits; its sums' factor, which is no number if one of its scales is none. */
-static float tile_row_of_4(const uint8_t *blocks, int form, int64_t row, int64_t columns,
-                           uint8_t *codes, char *scales) {
-    int lows = forms[form].has_low, exponent;
-    float bound = bound_of(blocks, form, columns / 32);
+/* A row to the units of linear_tiles.c; its sums' factor, which is no number if a scale is none. */
+static float tile_row(const uint8_t *blocks, int form, int64_t row, int64_t columns, uint8_t *codes,
+                      f16 *scales) {
+    int bits = forms[form].bits, size = forms[form].group, lows = forms[form].has_low;
+    int of_unit = lows || size == 16 ? 32 : 16, words = 16 / bits, up, first = (int)row % 16;
+    float bound = bound_of(blocks, form, columns / size);
     if (bound == INFINITY) return NAN;
-    frexpf(bound, &exponent);
-    for (int64_t g = 0; g < columns / 32; g++) {
-        int64_t unit = unit_of(row, g * 32, columns);
-        uint8_t *code = codes + unit * 256 + row % 16 / 4 * 64;
-        f16 *scale = (f16 *)scales + unit * 16 * (1 + lows) + row % 16;
+    frexpf(bound, &up);
+    up = 15 - up;
+    for (int64_t g = 0; g < columns / size; g++) {
+        int64_t column = g * size, unit = (row / 32 * (columns / 32) + column / 32) * 2 + row % 32 / 16;
+        uint8_t *code = codes + unit * 64 * bits + first / words * 64 + column % 32 * 2;
+        f16 *scale = scales + unit * of_unit + first;
         group parts = {0};
         group_of(blocks, form, g, &parts);
-        for (int k = 0; k < 32; k++) {
-            uint32_t word = (uint32_t)parts.code[k] << row % 4 * 4 << 1;
-            code[2 * k] |= (uint8_t)(word | word >> 16);
-            code[2 * k + 1] |= (uint8_t)(word >> 8);
+        for (int k = 0; k < size; k++, code += 2) {
+            uint32_t word = parts.code[k]; /* in the end as wide as two */
+            if (bits == 8) word = (uint8_t)(word - (uint32_t)forms[form].zero);
+            word <<= first % words * bits + (bits == 4);
+            code[0] |= (uint8_t)(word | word >> 16);
+            code[1] |= (uint8_t)(word >> 8);
         }
-        scale[0] = f16_of(ldexpf(parts.scale, 15 - exponent));
-        if (lows) scale[16] = f16_of(ldexpf(parts.low, 15 - exponent));
+        scale[column % 32] = f16_of(ldexpf(parts.scale, bits == 8 ? up - 8 : up));
+        if (lows) scale[16] = f16_of(ldexpf(parts.low, up));
     }
-    return ldexpf(1, 65 + exponent); /* 112 - 32 - 15 */
-}
-
-/* A row of 8 bits. */
-static float tile_row_of_8(const uint8_t *blocks, int form, int64_t row, int64_t columns,
-                           uint8_t *codes, char *scales) {
-    int size = forms[form].group, each = forms[form].half ? 2 : 4, parts_of = 32 / size;
-    int lows = forms[form].has_low, per_block = forms[form].weights / size;
-    for (int64_t g = 0; g < columns / size; g++) {
-        int64_t unit = unit_of(row, g * size, columns);
-        uint8_t *code = codes + (unit * 16 + row % 16) * 32 + g % parts_of * size;
-        char *scale = scales + unit * 16 * each * (lows || parts_of == 2 ? 2 : 1) + row % 16 * each;
-        group parts = {0};
-        f16 halves[2];
-        take_apart(form, blocks + g / per_block * forms[form].bytes, (int)(g % per_block), &parts,
-                   halves);
-        for (int k = 0; k < size; k++) code[k] = (uint8_t)(parts.code[k] - forms[form].zero);
-        if (each == 2) {
-            put_half(scale, halves[0]);
-            if (lows) put_half(scale + 32, halves[1]);
-            continue;
-        }
-        put_float(scale + g % parts_of * 64, parts.scale);
-        if (lows) put_float(scale + 64, parts.low);
-    }
-    return 0x1p-32f;
+    return ldexpf(1, 112 - 32 - up);
 }
 
 /* The same to the units of linear_tiles.c, which draws them, and their outputs' factors; rows padded
- * to 32. Scales that are not numbers become those whose halves, rounded, are none either. */
+ * to 32. */
 void rk_repack_tiles(const uint8_t *data, int64_t form, int64_t first, int64_t rows, int64_t columns,
                      uint8_t *codes, char *scales, float *factors) {
     int64_t row_bytes = columns / forms[form].weights * forms[form].bytes;
     for (int64_t row = first; row < first + rows; row++, data += row_bytes)
-        factors[row] = (forms[form].bits == 4 ? tile_row_of_4 : tile_row_of_8)(
-            data, (int)form, row, columns, codes, scales);
+        factors[row] = tile_row(data, (int)form, row, columns, codes, (f16 *)scales);
 }
 
 /* Rows of a packed matrix as floats: the numbers that gguf's own dequantisation gives.

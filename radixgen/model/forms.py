@@ -4,7 +4,7 @@ KV pages hold. Knows the places of a decoder and settings, no weights.
 8-bit inputs are as good as exact to a text's probability but not to the choice between two near
 tokens. 16 bits give the float model's answers and cost a second product. bfloat16 is nearly as
 exact, and where a matrix unit (AMX) multiplies it the fastest for prompts and many rows; one row
-alone takes a fifth longer than with 8 bits. So `auto` is bfloat16 where there is such a unit, and
+alone takes a tenth longer than with 8 bits. So `auto` is bfloat16 where there is such a unit, and
 elsewhere 8 bits with 16 where they cost little of a step. benchmarks/perplexity.py measures what
 each place loses and takes.
 """

@@ -38,42 +38,56 @@ def weight_of(
     return PackedWeight(kind, (outputs, columns), data, activations="bfloat16")
 
 
-def few_bits(weight: PackedWeight) -> Tensor:
-    """The matrix that 4-bit weights stand for: scales and lows, times a power of two by which all of
-    a row is within 2^15, are float16, as is each weight; of that 8 bits stay, ties away from 0."""
-    outputs, columns = weight.shape
-    blocks = weight.joined().numpy().reshape(outputs, -1, BLOCK_SIZES[weight.kind][1])
-    first, chunk = {"q4_0": (2, 16), "q4_1": (4, 16), "q4_k": (16, 32)}[weight.kind]
-    chunks = blocks[..., first:].reshape(outputs, -1, chunk)
-    codes = np.stack([chunks & 15, chunks >> 4], axis=2).reshape(outputs, -1, 32).astype(np.float64)
-    halves = blocks[..., : 2 * HALVES.get(weight.kind, 1)].copy().view(np.float16)
-    scale, low = halves[..., :1].astype(np.float32), np.zeros((outputs, 1, 1), np.float32)
-    if weight.kind == "q4_0":
-        codes -= 8
-    else:
-        low = halves[..., 1:].astype(np.float32)
-    if weight.kind == "q4_k":
-        steps = quants.Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))
-        of_scale, of_low = (each.reshape(outputs, -1, 8).astype(np.float32) for each in steps)
-        scale, low = scale * of_scale, -low * of_low
-    scale, low = scale.reshape(outputs, -1, 1), low.reshape(outputs, -1, 1)
-    bound = (abs(scale) * 15 + abs(low)).max(axis=1, keepdims=True)
+def parts_of(weight: PackedWeight) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes [outputs, groups, columns of one], scales and lows [outputs, groups, 1], float32. By
+    gguf's own dequantisation, of blocks whose halves are 1 and 0, or 0 and 1."""
+    form, (outputs, columns) = FORMS[weight.kind], weight.shape
+    shape = outputs, columns // form.group, form.group
+    blocks = weight.joined().numpy().reshape(outputs, -1, form.num_bytes)
+    first, count = 208 if weight.kind == "q6_k" else 0, HALVES.get(weight.kind, 1)
+    there = slice(first, first + 2 * count)
+
+    def values(*halves: float) -> np.ndarray:
+        made = blocks.copy()
+        made[..., there] = np.array(halves, np.float16).view(np.uint8)
+        data = torch.from_numpy(made.reshape(outputs, -1))
+        return dequantize(replace(weight, data=data, rest=())).numpy().reshape(shape)
+
+    given = blocks[..., there].copy().view(np.float16).astype(np.float32)
+    each = given.repeat(form.weights // form.group, axis=1)
+    codes, steps = values(1, 0) if count == 2 else values(1), np.ones((*shape[:2], 1))
+    if weight.kind in ("q4_k", "q5_k"):
+        steps = quants.Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))[0]
+    elif weight.kind == "q6_k":
+        steps = blocks[..., 192:208].view(np.int8)
+    steps = steps.reshape(*shape[:2], 1).astype(np.float32)
+    codes = np.divide(codes, steps, where=steps != 0, out=np.zeros_like(codes))
+    lows = values(0, 1)[..., :1] * each[..., 1:] if count == 2 else np.zeros_like(steps)
+    return codes, each[..., :1] * steps, lows
+
+
+def rounded(weight: PackedWeight) -> Tensor:
+    """The matrix that is multiplied: scales and lows, times a power of two by which all of a row is
+    within 2^15, are float16 (scales of 8 bits 2^-8 of that), as is each weight, of which 8 bits
+    stay, ties away from zero."""
+    codes, scales, lows = parts_of(weight)
+    most = {"q4_0": 8, "q5_0": 16, "q8_0": 128, "q6_k": 32, "q4_1": 15, "q4_k": 15}
+    bound = (abs(scales) * most.get(weight.kind, 31) + abs(lows)).max(axis=1, keepdims=True)
     up = np.ldexp(np.float32(1), 15 - np.frexp(bound)[1])
-    d, m = ((each * up).astype(np.float16).astype(np.float64) for each in (scale, low))
-    bits = (codes * d + m).astype(np.float16).view(np.uint16)
+    less = 256 if FORMS[weight.kind].bits == 8 else 1
+    d = (scales * (up / less)).astype(np.float16).astype(np.float64) * less
+    low = (lows * up).astype(np.float16).astype(np.float64)
+    bits = (codes * d + low).astype(np.float16).view(np.uint16)
     bits = (bits & 0x8000) | ((bits & 0x7FFF) + 4 & 0xFFF8)
     bits[bits & 0x7C00 == 0] = 0  # denormal
-    wide = bits.view(np.float16).astype(np.float32) / up
-    return torch.from_numpy(wide.reshape(outputs, columns))
+    return torch.from_numpy((bits.view(np.float16).astype(np.float32) / up).reshape(weight.shape))
 
 
 def reference(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Weights and inputs rounded, and added as the instruction adds them: for each 32 columns the
     products of even ones and of odd ones, in order, their sum to what there was. A product of two
     bfloat16 is exact in float32."""
-    few = FORMS[weight.kind].bits == 4
-    wide = few_bits(weight) if few else dequantize(weight)
-    wide, given = wide.bfloat16().float(), x.bfloat16().float()
+    wide, given = rounded(weight), x.bfloat16().float()
     total = torch.zeros(len(x), len(wide))
     for first in range(0, x.shape[1], 32):
         sums = [torch.zeros_like(total), torch.zeros_like(total)]
