@@ -155,7 +155,10 @@ def test_other_names_make_no_states_within_those_that_are_known() -> None:
         pytest.skip("no C compiler: the native engine does not run here")
     made = []
     for others in (False, True):
-        schema = {"properties": {name: {} for name in QUOTED}, "additionalProperties": others}
+        schema: dict[str, object] = {
+            "properties": {name: {} for name in QUOTED},
+            "additionalProperties": others,
+        }
         grammar = GrammarCompiler(VOCABULARY).compile(
             GrammarSpec("json_schema", json.dumps(schema))
         )
