@@ -116,6 +116,7 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     case K_CAT: /* most parts of an alternative begin otherwise: nothing is looked up for these */
     case K_REP:
         if (begins_otherwise(e, e->nodes.p[n.a], byte)) return EMPTY;
+        break;
     }
     byte = alike(e, n, byte);
     u32 result = find_derived(e, n.derived, byte);
