@@ -37,6 +37,7 @@ PROMPT = 512
 BATCHES = (1, 8, 32, 64)
 KV_TYPES = ("float32", "bfloat16", "float16", "int8")
 READ_BYTES = 256 << 20
+QUIET = 0.01  # seconds: torch's threads go on turning for some milliseconds after each use
 SLOW_PRODUCT = 0.01  # seconds of 256^3: below 4 G operations/s
 
 
@@ -74,6 +75,7 @@ def in_turns(actions: Sequence[Callable[[], object]], repeats: int) -> list[Spre
     samples: list[list[float]] = [[] for _ in actions]
     for round_number in range(repeats + 1):
         for seconds, action in zip(samples, actions, strict=True):
+            time.sleep(QUIET)
             begin = time.perf_counter()
             action()
             if round_number:  # the first round warms up
