@@ -112,11 +112,11 @@ u32 derive(Engine *e, u32 node, u32 byte) {
     case K_EPS: return EMPTY;
     case K_SET: return has(&e->masks.p[n.a], byte) ? EPS : EMPTY;
     case K_LIT: return e->pool.p[n.a] == byte ? literal_tail(e, node, 1) : EMPTY;
-    case K_RULE: fail(e, UNDECIDED); /* rules are not regular; the front end checks */
     case K_CAT: /* most parts of an alternative begin otherwise: nothing is looked up for these */
     case K_REP:
         if (begins_otherwise(e, e->nodes.p[n.a], byte)) return EMPTY;
         break;
+    case K_RULE: fail(e, UNDECIDED); /* rules are not regular; the front end checks */
     }
     byte = alike(e, n, byte);
     u32 result = find_derived(e, n.derived, byte);
