@@ -4,7 +4,7 @@ Most goals that combine schemas are satisfied by an empty object, or by one of t
 needs; to find that out takes a fraction of what their sets take. Knows no sets.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -294,7 +294,7 @@ def _object(parts: list[Schema], depth: int) -> dict[str, Any]:
 def _member(parts: list[Schema], name: str, depth: int) -> Any:
     declaring = (part for part in parts if name in (part.value.get("properties") or ()))
     members = _included(part.member("properties", name) for part in declaring)
-    kinds: Collection[str] = KINDS
+    kinds: Sequence[str] = KINDS
     for node in members:
         kinds = [kind for kind in kinds if admits(node, kind)]
     return _guess(members, kinds[-1], depth) if members and kinds else None
