@@ -45,6 +45,7 @@ ENOUGH_SECONDS = 0.007  # of a compile, with all that
 MOST_SECONDS = 0.012  # with what would take longest within a mask, as few schemas have,
 HUGE_SOURCE = 50_000  # or with all that takes long, from so many characters on
 DEAR_SECONDS = 0.001  # for what takes long each, even where a compile took more than enough
+HUGE_DEAR_SECONDS = 0.0032  # by estimate, for what takes long each in so many characters
 FIRST_TEXTS = (b"", b"{", b'{"')  # as most texts begin
 SOURCE_COST = 40  # bytes that a cached grammar takes per character of its source, about
 
@@ -274,9 +275,10 @@ def _look_ahead(
         met = met if isinstance(met, int) else range(met.start, prepared.stop)
     if rules.dear and not isinstance(met, int):
         spent = time.thread_time() - begin
-        enough = MOST_SECONDS if len(source) >= HUGE_SOURCE else ENOUGH_SECONDS
-        enough = max(enough - spent, DEAR_SECONDS)
-        made = engine.make_ahead(rules.dear, enough, MOST_SECONDS - spent)
+        is_huge = len(source) >= HUGE_SOURCE
+        enough = max((MOST_SECONDS if is_huge else ENOUGH_SECONDS) - spent, DEAR_SECONDS)
+        least = HUGE_DEAR_SECONDS if is_huge else 0.0
+        made = engine.make_ahead(rules.dear, enough, MOST_SECONDS - spent, least)
         met = range(met.start, made.stop)
     seconds = 0.0 if isinstance(met, int) else LEAST_AHEAD
     if len(source) >= MUCH_SOURCE:

@@ -218,18 +218,18 @@ class NativeEngine:
             wide += 1
         self.look_ahead(range(before, self.nodes.met()), end - time.thread_time())
 
-    def make_ahead(self, dear: Iterable[Dear], seconds: float, most: float) -> range:
-        """Make nodes that a text may need, with the bodies of those that are rules: as many of them
-        as there is time for, and for those that would hold up a mask by far, more than that.
-
-        `dear`: about how many seconds each takes with those that a text asks for with it, and how
-        many alone. Returns the numbers of the rules that were met first there.
-        """
+    def make_ahead(
+        self, dear: Iterable[Dear], seconds: float, most: float, least: float = 0.0
+    ) -> range:
+        """Make nodes that a text may need, and the bodies of those that are rules: the first, up to
+        `least` seconds as it is said of them; more while there is time; and longer those that would
+        hold up a mask by far. `dear`: about how many seconds each takes with those that a text asks
+        for with it, and alone. Returns the numbers of the rules that were met first there."""
         before, now = self.nodes.met(), time.thread_time()
-        end, last = now + seconds, now + max(seconds, most)
-        made: list[tuple[float, int]] = []  # with their states
+        end, last, made = now + seconds, now + max(seconds, most), list[tuple[float, int]]()
         for together, cost, make in dear:
-            if time.thread_time() + SLOWER * cost > (end if together < VERY_DEAR else last):
+            until = end if together < VERY_DEAR else last
+            if (least := least - cost) < 0 and time.thread_time() + SLOWER * cost > until:
                 continue
             with self._lock, contextlib.suppress(InvalidGrammar):
                 index = self.nodes.index_of(node := make())

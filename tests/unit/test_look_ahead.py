@@ -133,6 +133,18 @@ def test_what_takes_longest_has_more_time() -> None:
     assert asked == [0.0001, 0.001]
 
 
+def test_the_first_are_made_by_count_whatever_the_time() -> None:
+    asked: list[int] = []
+
+    def noted(index: int) -> Node:
+        asked.append(index)
+        return EMPTY
+
+    dear = [(0.002, 0.001, partial(noted, index)) for index in range(5)]
+    native_engine().make_ahead(dear, -1.0, -1.0, least=0.0035)
+    assert asked == [0, 1, 2]
+
+
 def test_what_takes_long_and_cannot_be_made_is_left_out() -> None:
     def refuse() -> Node:
         raise InvalidGrammar("not this one")
