@@ -250,10 +250,13 @@ def _guesses(nodes: Iterable[Schema]) -> Iterator[dict[str, Any]]:
 
 
 def _included(nodes: Iterable[Schema]) -> list[Schema]:
-    """Some schemas and those that they include by allOf and $ref: at most MAX_PARTS."""
+    """Some schemas and those that they include by allOf and $ref: at most MAX_PARTS are looked at,
+    as references may lead back."""
     found: list[Schema] = []
     waiting = [*nodes]
-    while waiting and len(found) < MAX_PARTS:
+    for _ in range(MAX_PARTS):
+        if not waiting:
+            break
         node = waiting.pop()
         if "$ref" in node.value:
             waiting.append(node.document.resolve(node))
@@ -275,7 +278,7 @@ def _guess(parts: list[Schema], kind: str, depth: int) -> Any:
     if kind == "object":
         return _object(parts, depth)
     if kind == "string":
-        length = max(whole(part.value.get("minLength", 0)) for part in parts)
+        length = max((whole(part.value.get("minLength", 0)) for part in parts), default=0)
         return "a" * min(length, MAX_LETTERS)
     if kind == "number":
         ends = (part.value.get(end) for part in parts for end in ("minimum", "maximum"))

@@ -134,4 +134,7 @@ def test_a_schema_that_leads_back_to_itself_tells_nothing() -> None:
     loop = {"anyOf": [{"$ref": "#"}, {"type": "string"}]}
     assert told(loop, 1) is None
     assert told(loop, "a") is True
+    refers = {"$schema": "http://json-schema.org/draft-04/schema#", "$ref": "#"}
+    assert told(refers, {"a": 1}) is None
+    assert not has_example(goal(Document(json.dumps(refers)).root))
     assert told({"properties": {"a": {"$ref": "#"}}, "type": "object"}, {"a": {"a": {}}}) is None
