@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from radixgen.errors import RuntimeUnavailable
 
+MAX_ROUNDS = 100  # of tasks that begin others as they end
+
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
@@ -41,8 +43,6 @@ class LoopThread:
         try:
             self._run()
         finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
             self._loop.run_until_complete(self._settle())
             self._loop.close()
 
@@ -55,8 +55,17 @@ class LoopThread:
                 self._loop.run_forever()
 
     async def _settle(self) -> None:
-        rest = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        await asyncio.gather(*rest, return_exceptions=True)
+        """Cancel what runs, and what that begins as it ends: a task that never ran would leave
+        whoever waits for it waiting. A task begins before it is cancelled, so that it hears of it.
+        """
+        for _ in range(MAX_ROUNDS):
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            if not rest:
+                break
+            await asyncio.sleep(0)
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
 

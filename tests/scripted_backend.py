@@ -4,12 +4,12 @@ Tokens are bytes. `answer(text)` gives what the model would say; `calls` records
 """
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from radixgen.lang.backends.protocol import Generation, Push, Scored
+from radixgen.lang.backends.remote import running_thread
 from radixgen.lang.chat import ChatFormat
 from radixgen.lang.choices import needs_unconditional
 from radixgen.lang.conversation import Conversation
@@ -33,10 +33,6 @@ def chatml(messages: list[dict[str, str]], generation: bool) -> str:
     return text + ("<|assistant|>" if generation else "")
 
 
-async def _settle(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class ScriptedBackend:
     """`answer`: text so far -> what comes next. `logprob`: (text, option) -> one a byte."""
 
@@ -52,19 +48,12 @@ class ScriptedBackend:
         self.calls: list[tuple[str, Any]] = []
         self.hints: list[CacheHint] = []
         self.num_cancelled = 0
-        self.loop = asyncio.new_event_loop()
         self.chat = ChatFormat(chatml)
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
+        self._thread = running_thread("scripted backend")
+        self.loop: asyncio.AbstractEventLoop = self._thread.loop
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        rest = asyncio.all_tasks(self.loop)
-        for task in rest:
-            task.cancel()
-        self.loop.run_until_complete(_settle(rest))
-        self.loop.close()
+        self._thread.stop()
 
     def encode(self, text: str, at_start: bool) -> Sequence[int]:
         return list(text.encode())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -243,6 +244,19 @@ def test_a_backend_that_has_ended(backend: ScriptedBackend) -> None:
     with pytest.raises(RadixgenError, match="has been shut down"):
         asks.run("x", backend=backend)
     backend.loop = kept
+
+
+def test_a_backend_that_ends_before_a_state_began(backend: ScriptedBackend) -> None:
+    reached = list[Future[None]]()
+
+    def end() -> None:
+        state = Executor(backend, GenOptions(), "program")
+        backend.close()
+        backend.loop.call_soon(lambda: reached.append(state.barrier()))
+
+    backend.loop.call_soon_threadsafe(end)
+    wait_until(backend.loop.is_closed)
+    reached[0].result(0)  # or whoever waits for the state would wait for ever
 
 
 def test_much_text_leaves_others_of_the_loop_their_turn(here: ScriptedBackend) -> None:

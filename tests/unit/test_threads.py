@@ -109,6 +109,28 @@ def test_after_the_end_calls_are_refused(thread: LoopThread) -> None:
     thread.stop()
 
 
+def test_what_begins_at_the_end_ends_too(thread: LoopThread) -> None:
+    ended = list[str]()
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(name)
+
+    def begin(name: str, then: str) -> None:
+        task = thread.loop.create_task(work(name))
+        if then:
+            task.add_done_callback(lambda _: begin(then, ""))
+
+    async def main() -> None:
+        begin("first", "second")
+
+    thread.run(main())
+    thread.stop()
+    assert ended == ["first", "second"]
+
+
 def test_a_fork_is_told_and_leaves_the_owner_alone(thread: LoopThread) -> None:
     assert thread.run(double(1)) == 2
     work = double(2)
