@@ -224,23 +224,39 @@ static u32 wide_record(Engine *e, u32 stack) {
     return record != NONE ? record : walk_record(e, state, ~0ull);
 }
 
+/* Whether a stack is unfolded to itself, among others: an endless loop of what may be empty is. */
+static int leads_to_itself(const Engine *e, u32 stack) {
+    Node head = e->nodes.p[stack > LOOP_END ? e->stacks.p[stack].head : EMPTY];
+    return head.kind == K_REP && head.c == NONE && e->nodes.p[head.a].flags & F_NULLABLE;
+}
+
+/* 0: it is among them. */
+static int add_once(u32 *stacks, u32 *n, u32 stack) {
+    for (u32 i = 0; i < *n; i++)
+        if (stacks[i] == stack) return 0;
+    stacks[(*n)++] = stack;
+    return 1;
+}
+
 /* The wide stacks that a state unfolds to each by itself, the others by one walk together. */
 static u32 parts_record(Engine *e, u32 state) {
-    u32 wide[MAX_UNION], n = 0, narrow = 0;
+    u32 wide[MAX_UNION], loops[MAX_UNION], n = 0, num_loops = 0, narrow = 0;
     e->unfolded.n = 0;
     append(e, e->states.p[state].kernel);
-    for (u32 rounds = 0; narrow < e->unfolded.n && n < MAX_UNION - 1; rounds++) {
+    for (u32 rounds = 0; narrow < e->unfolded.n && n < MAX_UNION - 1 && num_loops < MAX_UNION; rounds++) {
         u32 stack = e->unfolded.p[narrow];
         if (rounds > MAX_UNFOLDED || e->unfolded.n > MAX_UNFOLDED) return NONE;
-        if (is_wide(e, stack)) wide[n++] = stack;
-        else if (!unfold_one(e, stack)) {
+        int is_done = is_wide(e, stack);
+        if (is_done) add_once(wide, &n, stack);
+        else is_done = leads_to_itself(e, stack) && !add_once(loops, &num_loops, stack);
+        if (!is_done && !unfold_one(e, stack)) {
             narrow++;
             continue;
         }
         e->unfolded.p[narrow] = e->unfolded.p[--e->unfolded.n];
     }
     if (n == 0) return NONE;
-    u32 rest = narrow ? state_of(e, merge_stacks(e, e->unfolded.p, e->unfolded.n)) : DEAD, records[MAX_UNION];
+    u32 rest = e->unfolded.n ? state_of(e, merge_stacks(e, e->unfolded.p, e->unfolded.n)) : DEAD, records[MAX_UNION];
     if (rest != DEAD && is_open(e, rest) && endless_loop(e, state, ALL_CHARACTERS, 1)) return NONE; /* see open_record */
     for (u32 i = 0; i < n; i++) records[i] = wide_record(e, wide[i]);
     if (rest != DEAD && rest != state) {
