@@ -14,7 +14,7 @@ MAX_MAGNITUDE = 400  # digits of a number before its point, and behind it; a dou
 MAX_DEPTH = 500  # of nested containers in a schema's text
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_MAGNITUDE}}}")
 _STEP = MAX_MAGNITUDE // 2
-_DIGITS = re.compile(r"\d\d")
+_DIGITS = re.compile(r"\d(?=\d)")
 
 
 def shown(value: Any) -> str:
@@ -50,10 +50,11 @@ def _decoded(source: str, decoder: json.JSONDecoder) -> Any:
 
 def _has_long_number(source: str) -> bool:
     """Whether so many digits stand in a row. Two out of every so many characters then are digits,
-    which is seldom so and seen much sooner."""
+    which is seldom so and seen much sooner: only there it is looked at all of them."""
     if len(source) < MAX_MAGNITUDE:
         return False
-    return bool(_DIGITS.search(source[::_STEP]) and _LONG_NUMBER.search(source))
+    found = (pair.start() * _STEP for pair in _DIGITS.finditer(source[::_STEP]))
+    return any(_LONG_NUMBER.search(source, max(at - _STEP, 0), at + 2 * _STEP) for at in found)
 
 
 def _whole(text: str) -> int:

@@ -21,6 +21,14 @@ def test_a_long_number_is_refused_wherever_it_stands(before: int) -> None:
     assert read_json(text)["maximum"] == int(digits[1:])
 
 
+@pytest.mark.parametrize("length", [1, 199, 200, 399])
+def test_rows_of_digits_that_are_short_enough_hide_no_long_one(length: int) -> None:
+    short = json.dumps({"a": ["7" * length] * 9, "b": "x" * 123})
+    assert read_json(short)["b"]
+    with pytest.raises(InvalidGrammar, match="a number of over 400 digits"):
+        read_json(short[:-1] + f',"maximum":{"9" * (MAX_MAGNITUDE + 1)}}}')
+
+
 def test_numbers_are_exact() -> None:
     value = read_json('{"a": 0.1, "b": 1e2, "c": 12345678901234567890}')
     assert [str(value[name]) for name in "abc"] == ["0.1", "1E+2", "12345678901234567890"]
