@@ -1,16 +1,7 @@
 """The formats of JSON Schema (draft 2020-12, section 7.3) as text expressions.
 
 Owns one regular language for each format. Where a format is not regular, its language here is a
-subset, so that what is generated is always valid; the narrowings are:
-
-- `date`, `date-time`: the year 0000 is left out, since few parsers take it;
-- `time`, `date-time`: a leap second only where the offset is in whole or half hours;
-- `hostname`: no A-labels (`xn--…`), whose validity takes a Punycode decoder;
-- `email`: domains as `hostname` without its bound of 253, address literals IPv4 and IPv6;
-- `idn-email`: beyond ASCII, domains have labels of up to 14 letters of some scripts, accents and
-  single hyphens, whose A-labels always fit; local parts have anything;
-- `relative-json-pointer`: without index manipulation;
-- `regex`: a portable subset of ECMA-262, with groups up to REGEX_DEPTH deep.
+subset, so that what is generated is always valid: NARROWED says which.
 
 `idn-hostname` is refused: its rules take tables that Python does not have.
 """
@@ -35,8 +26,24 @@ from radixgen.grammars.expr import (
 from radixgen.grammars.regex import parse
 from radixgen.grammars.regex_tree import regular
 
-REGEX_DEPTH = 3
+REGEX_DEPTH = 3  # of groups within each other
 
+# What is left out of a format.
+_YEAR = "the year 0000 is left out, which few parsers take"
+_LEAP = "a leap second comes only where the offset is in whole or half hours"
+_DOMAIN = "no A-labels (xn--…), whose validity takes a Punycode decoder"
+NARROWED = {
+    "date": _YEAR,
+    "time": _LEAP,
+    "date-time": f"{_YEAR}; {_LEAP}",
+    "hostname": _DOMAIN,
+    "email": f"domains have {_DOMAIN}; address literals are of IPv4 or IPv6",
+    "idn-email": "beyond ASCII, domains have labels of up to 14 letters of some scripts, accents "
+    "and single hyphens, whose A-labels always fit",
+    "relative-json-pointer": "without index manipulation",
+    "regex": "a portable subset of ECMA-262: no bare slashes or line ends, no assertions but of "
+    f"words, groups up to {REGEX_DEPTH} deep",
+}
 _REFUSED = {"idn-hostname": "its rules (IDNA 2008) need tables of characters that are not at hand"}
 
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.formats import is_known
+from radixgen.grammars.formats import NARROWED, is_known
 from radixgen.grammars.json_document import LATEST, Document, Schema
 from radixgen.grammars.json_source import shown
 from radixgen.grammars.regex import parse
@@ -23,6 +23,9 @@ MAX_OPTIONAL = 1 << 14  # names in a row that may be left out: each is a way on 
 _FEW_DIGITS = 10**18  # whole numbers below have far less than MAX_DIGITS
 MAX_DIGITS = 80  # of a divisor or a bound, each of which is a level of the grammar
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
+
+
+NO_EXPONENT = "its multiples are written without an exponent, as 0.0000001 is"
 
 
 class Note(NamedTuple):
@@ -162,6 +165,8 @@ class Checker:
         if not _is_number(value) or value <= 0:
             self._wrong(node, keyword, "a number above 0")
         self._digits(node, keyword)
+        if value % 1:
+            self._notes.narrowed.append(Note(keyword, node, NO_EXPONENT))
 
     def _digits(self, node: Schema, keyword: str) -> None:
         if _num_levels(node.value[keyword], keyword) > MAX_DIGITS:
@@ -216,6 +221,8 @@ class Checker:
             return
         if not known:
             self._ignore(node, keyword, f"the format {shown(name)} is not defined")
+        elif name in NARROWED:
+            self._notes.narrowed.append(Note(keyword, node, f"{name}: {NARROWED[name]}"))
 
     # --- schemas inside ------------------------------------------------------------------------
 

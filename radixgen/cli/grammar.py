@@ -46,6 +46,7 @@ _SUFFIXES: dict[str, GrammarKind] = {
     ".ebnf": "gbnf",
     ".regex": "regex",
 }
+_JSON_KINDS = ("json_schema", "choice", "structural_tag")
 
 Source = Annotated[
     str,
@@ -363,8 +364,12 @@ def _read(source: str, kind: str) -> tuple[str, GrammarKind]:
             text = path.read_text(encoding="utf-8-sig")  # some editors begin with a mark
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{source} cannot be read: {error}", "schema") from None
-        guessed = _SUFFIXES.get(path.suffix)
-        return text, guessed if guessed and guessed != "json_schema" else guess_kind(text)
+        guessed = _SUFFIXES.get(path.suffix) or guess_kind(text)
+        if guessed == "json_schema" and (inner := guess_kind(text)) in _JSON_KINDS:
+            guessed = inner
+        if (kind or guessed) == "regex":
+            text = text.removesuffix("\n").removesuffix("\r")  # editors end the last line
+        return text, guessed
     if source in shipped_names():
         return shipped(source), "lark"
     if not kind and _FILE_NAME.fullmatch(source):

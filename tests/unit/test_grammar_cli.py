@@ -169,6 +169,36 @@ def test_a_directory_is_not_taken_for_a_regex(tmp_path: Path) -> None:
     assert _run("check", str(tmp_path), str(tmp_path), "-k", "regex")[0] == 0
 
 
+@pytest.mark.parametrize("text", ["", "[1, 2]", '"x"', "# not JSON"])
+def test_a_json_file_that_is_no_schema_is_not_taken_for_a_regex(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(text)
+    with pytest.raises(InvalidGrammar, match=r"not JSON|an object or a boolean"):
+        _run("check", str(path))
+    path.write_text('["yes", "no"]')
+    assert _run("check", str(path), "yes")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["word.regex", "word.txt"])
+def test_the_end_of_the_last_line_is_no_part_of_a_regex(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"[ab]+\r\n")
+    assert _run("check", str(path), "ab")[0] == 0
+    assert _run("check", str(path), "ab", "--kind", "regex")[0] == 0
+
+
+def test_explain_tells_what_of_a_format_or_a_number_is_never_written() -> None:
+    status, said = _run("explain", '{"type": "string", "format": "regex"}')
+    assert status == 0
+    assert "narrowed" in said
+    assert "a portable subset of ECMA-262" in said
+    status, said = _run("explain", '{"type": "number", "multipleOf": 1e-7}')
+    assert status == 0
+    assert "narrowed" in said
+    assert "without an exponent" in said
+    assert "narrowed" not in _run("explain", '{"type": "integer", "multipleOf": 3}')[1]
+
+
 def test_a_name_of_no_file_is_not_taken_for_a_regex() -> None:
     with pytest.raises(InvalidRequest, match=r"there is no file schemas/user\.json"):
         _run("check", "schemas/user.json", "x")
