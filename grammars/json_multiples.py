@@ -173,13 +173,24 @@ class _Remainders:
         """How many digits surely lead to an end; None where only a search tells."""
         if facts(left).nullable and self._may_end(now):
             return 0
-        if not self._wanted or not now.begun:
+        if not now.begun:
             return None
+        if not self._wanted:
+            return self._digits_to_none(left, now)
         remainder = now.remainders[0]
         if now.place is None:
             return self._digits(left, now, remainder)
         number = self._places[0] - now.place
         return number if self._leads_to_end(left, now, remainder, number) else None
+
+    def _digits_to_none(self, left: Expr, now: Read) -> int | None:
+        """How many digits, of which any so many may follow, lead to a number that no step divides,
+        among the first few of them."""
+        for number in range(1, len(str(max(self._moduli))) + MORE_DIGITS):
+            if _takes_digits(left, number):
+                tried = range(min(10**number, MAX_NEIGHBOURS))
+                return number if any(self._ends_with(now, far, number) for far in tried) else None
+        return None
 
     def _digits(self, left: Expr, now: Read, remainder: int) -> int | None:
         """How many digits lead to a number to end with where any so many may follow. None where the
