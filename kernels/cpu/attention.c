@@ -49,15 +49,12 @@ INLINE void widen_any(const call *c, space *s, const int is_value) {
     else widen_rows(c, s);
 }
 
-/* The keys that follow the last values of a split, as rows ahead: of the next split or item. */
-static void find_following(const call *c, space *s, const rk_item *item, int64_t head,
-                           int64_t split) {
-    int64_t first = (split + 1) * SPLIT;
-    if (split + 1 == item->end_split && s->next)
-        item = s->next, head = s->next_head, first = (int64_t)item->first_split * SPLIT;
-    else if (split + 1 == item->end_split)
-        first = c->plan->lengths[item->row];
-    find_any(c, s, 0, item->row, head, first, c->plan->lengths[item->row], s->ahead_of);
+/* The keys that follow the last values of a split, as rows ahead: of the next split, head or item. */
+static void find_following(const call *c, space *s) {
+    const rk_item *item = s->next;
+    int64_t end = item ? c->plan->lengths[item->row] : 0;
+    if (item) find_any(c, s, 0, item->row, s->next_head, s->next_split * SPLIT, end, s->ahead_of);
+    else for (int64_t i = 0; i < STEP; i++) s->ahead_of[i] = (const char *)s->zeros;
 }
 
 static void run_split(const call *c, space *s, const rk_item *item, int64_t head, int64_t split) {
@@ -98,7 +95,7 @@ static void run_split(const call *c, space *s, const rk_item *item, int64_t head
     for (int64_t key = 0; key < staged; key += STEP) {
         int last = key + STEP >= staged;
         find_any(c, s, 1, item->row, head, begin + key, end, s->row_of);
-        if (last) find_following(c, s, item, head, split);
+        if (last) find_following(c, s);
         else find_any(c, s, 1, item->row, head, begin + key + STEP, end, s->ahead_of);
         if (c->amx) {
             amx_values(c, s, rows, key);
@@ -167,26 +164,54 @@ static void end_rows(const call *c, const space *s, const rk_item *item, int64_t
         }
 }
 
-static void run_item(const call *c, space *s, const rk_item *item, int64_t head) {
+/* One split of an item's head: computed, or read where it was saved by itself, and folded or saved. */
+static void run_part(const call *c, space *s, const rk_item *item, int64_t head, int64_t split) {
     int64_t count = item->end_member - item->first_member;
-    begin_rows(c, s, item, head);
-    for (int64_t split = item->first_split; split < item->end_split; split++) {
-        int64_t part = item->part + (split - item->first_split) * count;
-        if (!(item->flags & ITEM_MERGE)) run_split(c, s, item, head, split);
-        for (int64_t m = 0, r = 0; m < count; m++)
-            for (int64_t g = 0; g < c->group; g++, r++) {
-                float *saved = triple(c, c->plan->parts, part + m, head, g);
-                if (item->flags & ITEM_PARTS)
-                    save(c, saved, s->out + r * c->dim, s->top[r], s->sum[r]);
-                else if (item->flags & ITEM_MERGE)
-                    fold(c->dim, saved, saved[c->dim], saved[c->dim + 1], s->run + r * c->dim,
-                         s->run_top + r, s->run_sum + r);
-                else
-                    fold(c->dim, s->out + r * c->dim, s->top[r], s->sum[r], s->run + r * c->dim,
-                         s->run_top + r, s->run_sum + r);
-            }
+    int64_t part = item->part + (split - item->first_split) * count;
+    if (!(item->flags & ITEM_MERGE)) run_split(c, s, item, head, split);
+    for (int64_t m = 0, r = 0; m < count; m++)
+        for (int64_t g = 0; g < c->group; g++, r++) {
+            float *saved = triple(c, c->plan->parts, part + m, head, g);
+            if (item->flags & ITEM_PARTS)
+                save(c, saved, s->out + r * c->dim, s->top[r], s->sum[r]);
+            else if (item->flags & ITEM_MERGE)
+                fold(c->dim, saved, saved[c->dim], saved[c->dim + 1], s->run + r * c->dim,
+                     s->run_top + r, s->run_sum + r);
+            else
+                fold(c->dim, s->out + r * c->dim, s->top[r], s->sum[r], s->run + r * c->dim,
+                     s->run_top + r, s->run_sum + r);
+        }
+}
+
+/* Heads of an item, which take turns at each split: they lie together in its pages, and each new
+ * page costs a look for where it lies. Behind them comes `then` in this piece, or NULL. */
+static void run_heads(const call *c, space *s, const rk_item *item, int64_t head, int64_t end,
+                      const rk_item *then, int64_t then_head) {
+    int64_t rows = (item->end_member - item->first_member) * c->group;
+    for (int64_t h = head; h < end; h++) {
+        at_head(c, s, rows, h - head);
+        begin_rows(c, s, item, h);
     }
-    if (!(item->flags & ITEM_PARTS)) end_rows(c, s, item, head);
+    for (int64_t split = item->first_split; split < item->end_split; split++)
+        for (int64_t h = head; h < end; h++) {
+            int is_last = h + 1 == end, ends = is_last && split + 1 == item->end_split;
+            s->next = ends ? then : item;
+            s->next_head = ends ? then_head : is_last ? head : h + 1;
+            s->next_split = ends ? (then ? then->first_split : 0) : split + is_last;
+            at_head(c, s, rows, h - head);
+            run_part(c, s, item, h, split);
+        }
+    for (int64_t h = head; h < end && !(item->flags & ITEM_PARTS); h++) {
+        at_head(c, s, rows, h - head);
+        end_rows(c, s, item, h);
+    }
+}
+
+/* How many heads of an item take turns: one where the queries alone fill a near cache, and of those for
+ * the matrix unit, whose way through the pages was measured head by head. */
+static int64_t heads_together(const call *c, const rk_item *item) {
+    int64_t rows = (item->end_member - item->first_member) * c->group;
+    return !c->amx && rows * c->dim * c->plan->kv_heads <= HEADS_ROOM ? c->plan->kv_heads : 1;
 }
 
 /* 0 plan, 1 q, 2 row stride of q, 3 half of q and out, 4 out [tokens, heads, dim], 5 k_pages,
@@ -211,11 +236,14 @@ void rk_attention(const int64_t *arg, rk_thread *t) {
     memset(s.zeros, 0, (size_t)c.dim * 4);
     int64_t before = t->phase ? plan->phase_ends[t->phase - 1] : 0, first, last;
     rk_share(t, (plan->phase_ends[t->phase] - before) * plan->kv_heads, &first, &last);
-    for (int64_t n = first; n < last; n++) {
-        int64_t next = n + 1;
-        s.next = next < last ? plan->items + before + next / plan->kv_heads : NULL;
-        s.next_head = next % plan->kv_heads;
-        run_item(&c, &s, plan->items + before + n / plan->kv_heads, n % plan->kv_heads);
+    const rk_item *items = plan->items + before;
+    for (int64_t n = first, heads = plan->kv_heads, next; n < last; n = next) {
+        int64_t head = n % heads, end = head + heads_together(&c, items + n / heads);
+        if (end > heads) end = heads;
+        if (end > head + last - n) end = head + last - n;
+        next = n + end - head;
+        run_heads(&c, &s, items + n / heads, head, end, next < last ? items + next / heads : NULL,
+                  next % heads);
     }
     amx_end(&s);
 }

@@ -11,6 +11,7 @@
 
 #define STEP 64         /* keys staged at a time */
 #define ROW (SPLIT + 16) /* floats of a row of scores: rows a power of two apart crowd a cache */
+#define HEADS_ROOM 8192 /* numbers of queries, up to which the heads of an item take turns */
 #define FEW_ROWS 4       /* whose scores the matrix unit makes with keys as they lie */
 
 typedef struct {
@@ -31,23 +32,31 @@ typedef struct {
     int bits, plain_type;       /* k_pages and v_pages are plain ones of that type */
 } call;
 
+/* What lasts from split to split of an item's head. */
+typedef struct {
+    float *query;               /* [rows][dim], or bfloat16 */
+    float *run;                 /* [rows][dim], folded */
+    float *run_top, *run_sum;   /* [rows] */
+} lasting;
+
 /* Scratch of one thread; rows are members times group. */
 typedef struct {
+    lasting all;                /* of the first head of those that take turns; the others follow */
     float *scores;              /* [rows][ROW] */
     int32_t *from, *to;         /* [rows]: which keys of the split a row sees */
-    float *query;               /* [rows][dim], or bfloat16 */
+    float *query;               /* as in `lasting`, of the head at hand: see at_head */
     float *stage;               /* keys [dim][STEP] or values [STEP][dim] */
     float *out, *run;           /* [rows][dim]: of the split, and folded */
     float *top, *sum, *run_top, *run_sum; /* [rows] */
+    uint32_t *turned;           /* [dim / 2][FEW_ROWS]: the query's words, for the matrix unit */
     float *zeros;               /* a key or value past the end, [dim] */
     float *wide;                /* [STEP][dim]: rows of 8 or fewer bits as floats */
     const char *few[STEP / FEW_PAGE]; /* the pages of row_of that are in few bits, or NULL */
     const char *row_of[STEP];   /* the keys or values of a step */
     const char *ahead_of[STEP]; /* those of the step that follows, asked for meanwhile */
     int later;                  /* whether softmax asks for those, so that memory does not rest */
-    const rk_item *next;        /* the item that follows in this piece, or NULL, and its head */
-    int64_t next_head;
-    uint32_t *turned;           /* [dim / 2][FEW_ROWS]: the query's words, for the matrix unit */
+    const rk_item *next;        /* whose split follows in this piece, or NULL, of which head, which */
+    int64_t next_head, next_split;
     int shape;                  /* that the unit's registers have, or 0 */
 } space;
 
@@ -55,24 +64,33 @@ INLINE int has_halves(const call *c) { return c->type == PAGES_F16 || c->type ==
 
 INLINE size_t carve(const call *c, space *s, char *memory, int64_t rows) {
     int64_t dim = c->dim;
+    int64_t room = rows * dim > HEADS_ROOM ? rows * dim : HEADS_ROOM, all_rows = room / dim + 1;
     size_t at = 0;
 #define TAKE(field, count) (s->field = (void *)(memory + at), at += ((size_t)(count) * 4 + 63) / 64 * 64)
     TAKE(scores, rows * ROW);
     TAKE(from, rows);
     TAKE(to, rows);
-    TAKE(query, rows * dim);
+    TAKE(all.query, room);
+    TAKE(all.run, room);
+    TAKE(all.run_top, all_rows);
+    TAKE(all.run_sum, all_rows);
+    TAKE(turned, c->amx ? FEW_ROWS * dim / 2 : 0);
     TAKE(stage, dim * STEP);
     TAKE(out, rows * dim);
-    TAKE(run, rows * dim);
     TAKE(top, rows);
     TAKE(sum, rows);
-    TAKE(run_top, rows);
-    TAKE(run_sum, rows);
     TAKE(zeros, dim);
     TAKE(wide, c->bits ? (STEP + 2) * dim : c->type == PAGES_I8 ? STEP * dim : 0);
-    TAKE(turned, c->amx ? FEW_ROWS * dim / 2 : 0);
 #undef TAKE
     return at;
+}
+
+/* Have the i-th of the heads that take turns, of an item with so many rows. */
+INLINE void at_head(const call *c, space *s, int64_t rows, int64_t i) {
+    s->query = s->all.query + i * rows * c->dim;
+    s->run = s->all.run + i * rows * c->dim;
+    s->run_top = s->all.run_top + i * rows;
+    s->run_sum = s->all.run_sum + i * rows;
 }
 
 /* Addresses of the STEP rows of keys or values from token `first`, zeros from `end` on. */
@@ -110,6 +128,11 @@ static void widen_rows(const call *c, space *s) {
  * another, and pages lie anywhere, so that the machine's own prefetching ends with each. */
 INLINE void ask_for(const char *const *rows, int64_t at) {
     for (int i = 0; i < 16; i++) __builtin_prefetch(rows[i] + at);
+}
+
+/* Likewise for lines of STEP rows by their numbers: the first lines of all, then the second. */
+INLINE void ask_for_some(const char *const *rows, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i++) __builtin_prefetch(rows[i % STEP] + i / STEP * 64);
 }
 
 #if RK_ISA == 512
@@ -193,8 +216,12 @@ INLINE void put_column(__m256i x, const int halves, const int is_f16, float *to)
     if (halves) _mm256_store_si256((__m256i *)(to + STEP), odd);
 }
 
-INLINE void turn(const char *const *rows, int64_t at, const int halves, const int is_f16, float *to) {
+/* Few of the loads that are under way at once fit a core: in between, lines of the rows ahead are asked
+ * for one by one, from the number `line` on. */
+INLINE void turn(const char *const *rows, int64_t at, const int halves, const int is_f16, float *to,
+                 const char *const *ahead, int64_t line) {
     for (int block = 0; block < 4; block++) {
+        ask_for_some(ahead, line + 2 * block, line + 2 * block + 2);
         __m256i columns[8];
         int side = block / 2 * 8, word = block % 2 * 8;
         turned(rows + side, at + 4 * word, columns);
@@ -220,9 +247,13 @@ INLINE void stage_some_keys(const call *c, space *s, const int halves, const int
     for (int64_t next = 0; next < words; next += 16) {
         int64_t word = next + 16 <= words ? next : words - 16; /* the last may overlap */
         for (int side = 0; side < STEP; side += 16) {
-            turn(s->row_of + side, word * 4, halves, is_f16,
-                 s->stage + (halves ? 2 : 1) * word * STEP + side);
+            float *to = s->stage + (halves ? 2 : 1) * word * STEP + side;
+#if RK_ISA == 256
+            turn(s->row_of + side, word * 4, halves, is_f16, to, s->ahead_of, 2 * next + side / 2);
+#else
+            turn(s->row_of + side, word * 4, halves, is_f16, to);
             if (2 * word < words) ask_for(s->ahead_of + side, word * 4);
+#endif
         }
     }
 }

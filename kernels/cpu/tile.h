@@ -139,19 +139,22 @@ INLINE void step_of_tile(const int rows, const int columns, const int form, cons
 }
 
 /* Scores of `rows` rows with the keys of a tile, staged in `words` words each, of which each is two
- * numbers where the form is LOWER, for both halves. Of the rows ahead `asked` lines a word are asked
- * for, from their middle on. */
+ * numbers where the form is LOWER, for both halves. Of the rows ahead, as many lines as `asked` for each
+ * word of a step are asked for, from their middle on: a share with each tile of keys, this is the one
+ * from `side` on. */
 INLINE void score_tile(const int rows, const int form, const float *query, int64_t words,
                        const float *stage, float *scores, const char *const *ahead,
-                       const int asked) {
+                       const int asked, int64_t side) {
     const int columns = COLUMNS(rows);
     vr sum[16];
     for (int i = 0; i < columns * rows; i++) sum[i] = vr_set(0);
     for (int64_t w = 0; w < words; w++) {
         const float *staged = stage + w * STEP;
-        if (ahead)
-            for (int64_t i = asked * (words + w); i < asked * (words + w + 1); i++)
-                __builtin_prefetch(ahead[i % STEP] + i / STEP * 64);
+        if (ahead) {
+            const int tiles = STEP / LANE / COLUMNS(rows);
+            int64_t at = side / (LANE * COLUMNS(rows)) * words + w, half = asked * words;
+            ask_for_some(ahead, half + asked * at / tiles, half + asked * (at + 1) / tiles);
+        }
         if (form == LOWER) {
             step_of_tile(rows, columns, LOWER, query, 2 * words, 2 * w, staged, sum);
             step_of_tile(rows, columns, UPPER, query, 2 * words, 2 * w + 1, staged, sum);
@@ -184,8 +187,8 @@ INLINE void score_rows(const int rows, const int form, const call *c, const spac
     const int narrow = c->bits || c->type == PAGES_I8; /* asked for by stage_keys */
     for (int64_t side = 0; side < STEP; side += LANE * COLUMNS(rows))
         score_tile(rows, form, s->query + r * width, words, s->stage + side,
-                   s->scores + r * ROW + key + side, r || side || narrow ? NULL : s->ahead_of,
-                   form == PLAIN && has_halves(c) ? 1 : 2);
+                   s->scores + r * ROW + key + side, r || narrow ? NULL : s->ahead_of,
+                   form == PLAIN && has_halves(c) ? 1 : 2, side);
 }
 
 INLINE void value_rows(const int rows, const int form, const call *c, const space *s, int64_t r,
