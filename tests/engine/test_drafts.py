@@ -89,10 +89,15 @@ SPECS = [
 
 
 def add_crowd(engine: Engine, max_tokens: int) -> None:
+    """Requests of each kind, whose grammars are there: else their steps would depend on when."""
     for number in range(12):
         spec = SPECS[number % len(SPECS)]
         sampling = SamplingParams(max_tokens=max_tokens, seed=number, n=1 + number % 2)
         engine.add(GenerateRequest(f"r{number}", sampling, spec), array("i", [number] * 6))
+    deadline = time.monotonic() + 200
+    while engine.grammars and not engine.grammars.is_idle:
+        assert time.monotonic() < deadline, "grammars are still being compiled"
+        time.sleep(0.001)
 
 
 def ends_of(events: list[Event]) -> dict[tuple[str, int], Any]:
