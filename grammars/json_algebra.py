@@ -51,6 +51,7 @@ from radixgen.grammars.json_terms import (
     possible_kinds,
     stated_as,
     terms,
+    too_many_meets,
     too_many_pairs,
 )
 from radixgen.grammars.json_texts import Texts
@@ -112,19 +113,14 @@ class Algebra:
                 both = a if a is b else meet(a, b, self.never)
                 if both is not None:
                     found.append(both)
-            if len(found) > MAX_SHAPES:
+            if len(found) > max(MAX_SHAPES, len(one), len(other)):  # a list is only filtered
                 raise TooMany
         return tuple(dict.fromkeys(found))
 
     def _count_meets(self, more: int) -> None:
         self._meets += more
         if self._meets > MAX_MEETS:
-            raise InvalidGrammar(
-                f"the schema combines alternatives (of oneOf, anyOf, not or dependencies) in over "
-                f"{MAX_MEETS} ways; take fewer, nest them less, tell them apart by constants of "
-                f"one property, or list those that are constants in one enum",
-                self.document.root.path,
-            )
+            raise too_many_meets(self.document.root, MAX_MEETS)
 
     def goal_set(self, wanted: Goal, kind: str) -> Any:
         """The values of one kind that satisfy a goal."""
@@ -205,10 +201,14 @@ class Algebra:
         """
         found, choices = self.every(kind), []
         for part in self._included(node, kind, [], set()):
-            if part is not node and self._cases.concern(part, kind):
-                found = self.meet(kind, found, self.evaluate(part, kind))
+            concerned = part is not node and self._cases.concern(part, kind)
+            more = self.evaluate(part, kind) if concerned else self.own(part, kind, True)
+            try:
+                found = self.meet(kind, found, more)
+            except TooMany:
+                self._refuse_size("allOf", node)
+            if concerned:
                 continue
-            found = self.meet(kind, found, self.own(part, kind, True))
             choices += [(part, term) for term in terms(part) if term[0] not in INCLUDING]
         for part, term in sorted(choices, key=lambda choice: choice[1][0] == "oneOf"):
             if not found:

@@ -36,6 +36,16 @@ def fewer(keyword: str) -> str:
     )
 
 
+def too_many_meets(root: Schema, most: int) -> InvalidGrammar:
+    """What is wrong with a schema whose alternatives are combined with each other too often."""
+    return InvalidGrammar(
+        f"the schema combines alternatives (of oneOf, anyOf, not or dependencies) in over {most} "
+        f"ways; take fewer, nest them less, tell them apart by constants of one property, or list "
+        f"those that are constants in one enum",
+        root.path,
+    )
+
+
 def too_many_pairs(nodes: list[Schema], most: int) -> InvalidGrammar:
     """What is wrong with the schemas of a oneOf that have to be compared with each other."""
     owner = next(node.parent for node in nodes if node.parent is not None)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from radixgen.grammars.json_document import Schema
 from radixgen.grammars.json_keywords import Names, has, key_rules, lacks, properties
+from radixgen.grammars.json_sets import MAX_SHAPES
 from radixgen.grammars.json_shapes import (
     ANYTHING,
     ArrayShape,
@@ -21,9 +22,14 @@ from radixgen.grammars.json_shapes import (
     ObjectShape,
     goal,
 )
-from radixgen.grammars.json_terms import Term, hides_siblings, terms
+from radixgen.grammars.json_terms import Term, TooMany, hides_siblings, terms
 
 MAX_BRANCHES = 6  # of an anyOf that looks at members or items beside an unevaluated keyword
+TOO_MANY = f"with what stands beside it, it has over {MAX_SHAPES} alternatives"
+FEWER = (
+    "take fewer, tell them apart by constants of one required property, or say in each what other "
+    "members or items may be"
+)
 KEYWORD = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 
 
@@ -78,6 +84,14 @@ class Cases:
 
     def evaluate(self, node: Schema, kind: str, sign: bool) -> Any:
         """The values that satisfy such a schema, or that do not."""
+        try:
+            return self._evaluate(node, kind, sign)
+        except TooMany:
+            self._algebra.refuse(KEYWORD[kind], node, f"{TOO_MANY}; {FEWER}")
+            return self._algebra.plain(node, kind, sign)
+
+    def _evaluate(self, node: Schema, kind: str, sign: bool) -> Any:
+        """`evaluate`. Raises TooMany."""
         left = node.child(KEYWORD[kind])
         found = () if sign else self._algebra.plain(node, kind, False)
         for values, seen in self._plain_cases(node, kind):
@@ -142,7 +156,7 @@ class Cases:
             yield self._algebra.term(term, kind, True), NOTHING
             return
         if term[0] == "anyOf" and len(nodes) > MAX_BRANCHES:
-            message = f"beside an anyOf of over {MAX_BRANCHES} schemas"
+            message = f"beside an anyOf of over {MAX_BRANCHES} schemas; {FEWER}"
             self._algebra.refuse(KEYWORD[kind], node, message)
             yield self._algebra.term(term, kind, True), Seen(whole=True)
             return
