@@ -52,7 +52,8 @@ def schema_spec(schema: Any, param: str, *, compact: bool = False) -> GrammarSpe
         try:
             schema = json.loads(schema)
         except ValueError as error:
-            raise bad_request(f"{param} is not JSON: {error}", param) from None
+            what = "is a text that is no JSON; give a schema as an object, or as its JSON text"
+            raise bad_request(f"{param} {what} ({error})", param) from None
         except RecursionError:
             raise bad_request(f"{param} is nested too deeply", param) from None
     if not isinstance(schema, dict | bool):
