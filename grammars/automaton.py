@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.derivative import (
+    Lenient,
     Search,
     derivative,
     facts,
@@ -85,6 +86,7 @@ class Automaton:
         self._states: dict[Tail, State] = {}
         self._merged: dict[frozenset[Stack], Tail] = {}
         self.decide = Search()
+        self._within_text = Lenient(self.decide)
         self._checked: set[Rule] = set()
 
     def start(self, node: Node) -> State | None:
@@ -117,7 +119,7 @@ class Automaton:
         after: dict[Stack, None] = {}
         for stack in members(state.stacks):
             if isinstance(stack.head, Hook) and stack.head in found:
-                node = prune(found[stack.head])
+                node = prune(found[stack.head], self._within_text)
                 if node is not EMPTY:
                     after.update(dict.fromkeys(members(self._push(node, stack.tail or self.end))))
             else:
@@ -158,7 +160,7 @@ class Automaton:
                 continue
             if opaque is None:
                 after.update(dict.fromkeys(members(stack)))
-            elif not is_empty(left := derivative(opaque, byte), self.decide):
+            elif not is_empty(left := derivative(opaque, byte), self._within_text):
                 after.update(dict.fromkeys(members(self._push(left, stack))))
         return self._state(self._merge(after)) if after else None
 

@@ -180,12 +180,12 @@ class GrammarCompiler:
         rules.decide = engine.is_empty
         try:
             start, met = _start_plain(engine, spec) or _start(engine, build(spec, rules))
-            _check_doubtful(engine, rules)
+            _check_doubtful(engine, rules, start)
         except RecursionError:
             raise InvalidGrammar("the constraint is nested too deeply; flatten it") from None
         except InvalidGrammar as error:
-            if rules.doubtful and not error.path:  # it is of what has one
-                raise rules.doubtful[0][1] from None
+            if rules.doubts.found and not error.path:  # it is of what has one
+                raise rules.doubts.found[0][1] from None
             raise
         if not start:
             raise InvalidGrammar("the constraint cannot be satisfied: no text at all meets it")
@@ -243,12 +243,14 @@ def _start(engine: Engine, node: Node) -> tuple[int, range]:
     return engine.start(node), range(0)
 
 
-def _check_doubtful(engine: Engine, rules: RuleSet) -> None:
+def _check_doubtful(engine: Engine, rules: RuleSet, start: int) -> None:
     """Raise what a front end says of strings that are not known to be any, where neither the engine
-    finds one, nor that there is none, nor how one is completed."""
-    for node, error in rules.doubtful:
+    finds one, nor that there is none, nor how one is completed; or where it does not find how a
+    whole text with such strings is."""
+    doubts = rules.doubts.found
+    for node, error in (*doubts, *((None, error) for _, error in doubts[:1])):
         try:
-            state = engine.start(node)
+            state = start if node is None else engine.start(node)
             if state:
                 engine.fewest_tokens(state)
         except InvalidGrammar as found:

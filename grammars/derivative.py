@@ -255,6 +255,20 @@ class Search:
         return self._known[node]
 
 
+class Lenient:
+    """The same within a text: what no search tells of counts as empty, since the text would have
+    to fail where it may as well go on in another way."""
+
+    def __init__(self, decide: Decide | None = None) -> None:
+        self._decide = decide or Search()
+
+    def __call__(self, node: Expr) -> bool:
+        try:
+            return self._decide(node)
+        except InvalidGrammar:
+            return True
+
+
 def is_empty(node: Expr, decide: Decide | None = None) -> bool:
     """Whether no string is in a regular expression. Raises what `decide` does, or a search."""
     if not facts(node).boolean:

@@ -26,6 +26,7 @@ from typing import Any
 from weakref import ref
 
 from radixgen.errors import InvalidGrammar
+from radixgen.grammars.doubts import Doubts
 
 MAX_CODE_POINT = 0x10FFFF
 ALL_BYTES = (1 << 256) - 1
@@ -223,8 +224,7 @@ class RuleSet:
         # What takes long to make, dearest first: seconds of all that one text asks for at once, of
         # this alone, and how to make it.
         self.dear: Sequence[tuple[float, float, Callable[[], Node]]] = ()
-        # What may have no text that is found in time, with the error that then says so.
-        self.doubtful: list[tuple[Node, InvalidGrammar]] = [] if whole is None else whole.doubtful
+        self.doubts: Doubts = Doubts() if whole is None else whole.doubts
         self._is_closed = False
 
     def rule(
@@ -256,7 +256,7 @@ class RuleSet:
 
     def close(self) -> bool:
         """Texts begin from now on; returns whether they meet hooks."""
-        self._is_closed = True
+        self._is_closed = self.doubts.is_over = True
         return self.has_hooks
 
     def __len__(self) -> int:

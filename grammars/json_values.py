@@ -194,11 +194,13 @@ class Values:
 
     def doubt_names(self, names: Expr, owner: Schema) -> None:
         """Note if a search has not told whether there are such names."""
+        if self.rules.doubts.is_over:
+            return
         keyword = next((key for key in NAMING if key in owner.value), "type")
         self._note_doubts("name", names, keyword, owner)
 
     def _doubt(self, wanted: Goal, found: Texts) -> None:
-        if found.finite is None and is_boolean(found.expr):
+        if found.finite is None and is_boolean(found.expr) and not self.rules.doubts.is_over:
             stated = ((key, n) for n in _by_mention(wanted) for key in n.value if key in ASKING)
             keyword, node = next(stated, ("type", _owner(wanted)))
             self._note_doubts("text", found.expr, keyword, node)
@@ -219,7 +221,7 @@ class Values:
                 raise error from None
         if asked:  # then how the rest is completed may not be known either
             whole = concat(QUOTE, encoded(expr), QUOTE)
-            self.rules.doubtful += [*asked, (whole, asked[0][1])]
+            self.rules.doubts.found += [*asked, (whole, asked[0][1])]
 
     def binding(self) -> Iterator[tuple[str, Schema]]:
         """Keywords, and where they stand, of what some undeclared member has to meet, or fail, as

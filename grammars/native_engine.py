@@ -86,7 +86,6 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_add_list": (i32, (pointer, u32, u32, pointer)),
         "rx_chain_place": (i32, (pointer, u32, i32)),
         "rx_schema": (i32, (pointer, text, u32, pointer)),
-        "rx_num_rules": (pointer, (pointer,)),
         "rx_form": (i32, (pointer, u32)),
         "rx_next_text": (i32, (pointer, u32)),
         "rx_next_wide": (i32, (pointer, u32, u32)),
@@ -103,12 +102,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "rx_forced": (i32, (pointer, u32, text, u32)),
         "rx_mask": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_masks": (None, (pointer, u32, *[pointer] * 4, u32, pointer, pointer)),
-        "rx_bytes_held": (pointer, (pointer,)),
+        **dict.fromkeys(("rx_bytes_held", "rx_num_rules", "rx_num_lost"), (pointer, (pointer,))),
         "rx_shortest": (i32, (pointer, u32, pointer, u32)),
         "rx_restrict": (i32, (pointer, u32, pointer, u32)),
         "rx_rule_cost": (None, (pointer, u32, u32)),
-        "rx_rule_way": (None, (pointer, u32)),
-        "rx_rule_hook": (None, (pointer, u32)),
+        **dict.fromkeys(("rx_rule_way", "rx_rule_hook", "rx_lenient"), (None, (pointer, u32))),
         "rx_heads": (i32, (pointer, u32, pointer, u32)),
         "rx_replace": (i32, (pointer, u32, pointer, pointer, u32)),
         "rx_sizes": (None, (pointer, pointer)),
@@ -400,7 +398,7 @@ class NativeEngine:
     def resolved(self, state: int, found: dict[Hook, Node]) -> int:
         with self._lock:
             rules = array("I", map(self.nodes.rule_index, found))
-            nodes = array("I", map(self.nodes.build, found.values()))
+            nodes = array("I", map(self.nodes.within_text, found.values()))
             at, nodes_at = rules.buffer_info()[0], nodes.buffer_info()[0]
             after = self._library.rx_replace(self._at, state, at, nodes_at, len(rules))
             return self._checked(after)

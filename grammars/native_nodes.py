@@ -51,6 +51,7 @@ class NativeNodes:
         self._chains: dict[int, Chain | Braid | Listing] = {}  # by their first rule
         self._first_rules: dict[Chain | Braid, int] = {}
         self._num_rules = ctypes.c_uint32.from_address(library.rx_num_rules(at))
+        self._num_lost = ctypes.c_uint32.from_address(library.rx_num_lost(at))
         self._marks: dict[Marks, array[int]] = {}
         # What a program needs while it is built: its stack, then the nodes it keeps.
         self._work = array("I", bytes(4096))
@@ -73,6 +74,7 @@ class NativeNodes:
         program = NodeProgram(self._nodes, self.rule_index, self._own_node, self.is_empty)
         program.add(node)
         code, length = array("i", program.code), len(program.code)
+        lost = self._num_lost.value
         if 2 * length >= len(self._work):
             self._work = array("I", bytes(16 * length))
         work_at = self._work.buffer_info()[0]
@@ -86,7 +88,7 @@ class NativeNodes:
         )
         if built < 0:
             self.checked(built)
-        if program.saved:
+        if program.saved and lost == self._num_lost.value:
             kept = self._work[length : length + len(program.saved)]
             self._nodes.update(zip(program.saved, kept, strict=True))
         return built
@@ -118,8 +120,19 @@ class NativeNodes:
             return self._rule_node(node)
         known = self._nodes.get(node)
         if known is None:
-            known = self._nodes[node] = self.build(node)
+            lost, known = self._num_lost.value, self.build(node)
+            if lost == self._num_lost.value:  # else only a text does without what it left out
+                self._nodes[node] = known
         return known
+
+    def within_text(self, node: Node) -> int:
+        """`build`, where a text waits for it: without what nobody knows a string of, which is an
+        error everywhere else but within a call back."""
+        self._library.rx_lenient(self._at, 1)
+        try:
+            return self.build(node)
+        finally:
+            self._library.rx_lenient(self._at, 0)
 
     def index_of(self, node: Node) -> int | None:
         """Have a node `kept`; the number of a rule that has a body of its own."""

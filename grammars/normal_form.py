@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from radixgen.errors import InvalidGrammar
-from radixgen.grammars.derivative import facts
+from radixgen.grammars.derivative import Lenient, facts
 from radixgen.grammars.expr import (
     EMPTY,
     EPSILON,
@@ -37,7 +37,7 @@ MAX_LEFT_CYCLE = 100  # rules that begin with each other; the solution has their
 def normal_body(rule: Rule) -> Node:
     """The body to run: expanded on the first call, without parts that derive nothing."""
     if rule.normal is None:
-        rule.normal = prune(rule.body())
+        rule.normal = prune(rule.body(), Lenient())
     return rule.normal
 
 
@@ -204,7 +204,7 @@ class _LeftCycle:
             self._split(rule, rule.body(), EPSILON)
         for rule in self._order:
             empty = EPSILON if rule in self._nullable else EMPTY
-            rule.normal = prune(union(empty, self._starts(rule)))
+            rule.normal = prune(union(empty, self._starts(rule)), Lenient())
 
     def _starts(self, rule: Rule) -> Node:
         """NE(A_j) = U_i B_i R_ij."""

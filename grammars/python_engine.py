@@ -15,7 +15,7 @@ from radixgen.grammars.automaton import Automaton, State
 from radixgen.grammars.derivative import is_empty, lowest_bit
 from radixgen.grammars.expr import Expr, Node
 from radixgen.grammars.hook import Hook
-from radixgen.grammars.shortest import Shortest
+from radixgen.grammars.shortest import MAX_TRIED, Shortest
 from radixgen.grammars.vocabulary import TokenCuts, Vocabulary
 
 Words = NDArray[np.int32]
@@ -26,6 +26,7 @@ UNSPELLABLE = (
     "no tokens spell the shortest completion: single bytes are missing in the vocabulary, or it is "
     "longer than any text"
 )
+UNKNOWN = f"a text of a pattern takes over {MAX_TRIED} states to find; simplify it"
 STATE_BYTES = 2000  # about what a state with its stacks and moves takes
 
 
@@ -116,7 +117,7 @@ class PythonEngine:
             known = self._states[state]
             tokens = None if known is None else self._shortest.tokens(known)
         if tokens is None:
-            raise InvalidGrammar(UNSPELLABLE)
+            raise self._endless()
         return tokens
 
     def fewest_tokens(self, state: int) -> int:
@@ -124,8 +125,12 @@ class PythonEngine:
             known = self._states[state]
             number = None if known is None else self._shortest.number(known)
         if number is None:
-            raise InvalidGrammar(UNSPELLABLE)
+            raise self._endless()
         return number
+
+    def _endless(self) -> InvalidGrammar:
+        """Why no tokens complete a state."""
+        return InvalidGrammar(UNKNOWN if self._shortest.has_lost else UNSPELLABLE)
 
     def restrict_row(self, state: int, bitmask: Words, row: int, budget: int) -> None:
         bits = np.unpackbits(bitmask[row].view(np.uint8), bitorder="little")

@@ -11,7 +11,14 @@ from heapq import heappop, heappush
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.automaton import Automaton, Stack, State, Tail, all_bytes, members
-from radixgen.grammars.derivative import derivative, estimate, facts, lowest_bit, partition
+from radixgen.grammars.derivative import (
+    Lenient,
+    derivative,
+    estimate,
+    facts,
+    lowest_bit,
+    partition,
+)
 from radixgen.grammars.expr import (
     ALL_BYTES,
     EMPTY,
@@ -51,6 +58,7 @@ class Shortest:
         self._regular: dict[Expr, int] = {}
         self._stacks: dict[Stack, int] = {automaton.end: 0}
         self._found: dict[State, list[int] | None] = {}
+        self.has_lost = False  # whether of some node no string is known
 
     def tokens(self, state: State) -> list[int] | None:
         """The tokens of a short completion; None when the vocabulary cannot spell it."""
@@ -136,7 +144,7 @@ class Shortest:
         """Where the shortest text of a rule is looked for."""
         if rule.way is None or rule in self._wayless:
             return normal_body(rule)
-        return prune(rule.way())
+        return prune(rule.way(), Lenient())
 
     def _cost(self, node: Node) -> int:
         match node:
@@ -158,10 +166,10 @@ class Shortest:
     def _opaque_cost(self, node: Expr) -> int:
         if node not in self._regular:
             cost = _breadth_first(node, self._usable)
-            if cost is None:
-                self._regular.update(_some_way(node, self._usable))
-            else:
-                self._regular[node] = cost
+            some = _some_way(node, self._usable) if cost is None else {node: cost}
+            # No budget lets a text begin what nobody knows how to end.
+            self.has_lost |= not some
+            self._regular.update(some or {node: NEVER})
         return self._regular[node]
 
     def _fewest(self, text: bytes) -> list[int] | None:
@@ -207,7 +215,8 @@ def _breadth_first(node: Expr, usable: int) -> int | None:
 
 
 def _some_way(node: Expr, usable: int) -> dict[Expr, int]:
-    """The length of some string of a node, and of what is left of it at each of its places."""
+    """The length of some string of a node, and of what is left of it at each of its places; nothing
+    where that takes too many derivatives to find, too."""
     came: dict[Expr, tuple[Expr | None, int]] = {node: (None, 0)}
     waiting = [(0, 0, node)]
     while waiting and len(came) < MAX_TRIED:
@@ -228,7 +237,7 @@ def _some_way(node: Expr, usable: int) -> dict[Expr, int]:
                 came[after] = (here, length + (not is_choice))
                 rank = came[after][1] + GREED * estimate(after)
                 heappush(waiting, (rank, len(came), after))
-    raise InvalidGrammar(f"a text of a pattern takes over {MAX_TRIED} states to find; simplify it")
+    return {}
 
 
 def _following(node: Expr, usable: int) -> Iterable[Expr]:

@@ -11,8 +11,10 @@ enum { FUEL = 8000000, MAX_GROWTH = 64 << 20 };
 
 /* What one call may do: so much work, and so many more bytes. */
 static void start_call(Engine *e) {
-    e->weigh = e->asked.n = 0; /* a call that failed may have left them */
+    e->weigh = e->is_strict = 0; /* a call that failed may have left them */
+    e->asked.n = 0;
     e->fuel = FUEL;
+    e->patience = 2 * MAX_EMPTINESS_STATES;
     e->call_bytes = e->bytes + MAX_GROWTH < e->max_bytes ? e->bytes + MAX_GROWTH : e->max_bytes;
 }
 
@@ -117,7 +119,7 @@ EXPORT void rx_free(Engine *e) {
 
 enum Op { O_EMPTY, O_EPS, O_SET, O_LIT, O_CAT, O_ALT, O_REP, O_AND, O_NOT, O_RULE, O_NODE, O_WORDS, O_SWITCH, O_SAVE, O_CHECK, O_ALIVE, O_SAVED };
 
-typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved, num_saved; } Program;
+typedef struct { u32 *stack, n; const i32 *at; const u8 *data; u32 *saved, num_saved; int lenient; } Program;
 
 static u32 build_many(Engine *e, Program *p, enum Op op, u32 count) {
     u32 *parts = p->stack + p->n - count, node = EPS;
@@ -169,7 +171,10 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
             continue;
         }
         if (op == O_CHECK) {
-            if (!is_alive(e, p.stack[p.n - 1])) p.stack[p.n - 1] = EMPTY;
+            u32 node = p.stack[p.n - 1], most = patient(e, MAX_EMPTINESS_STATES);
+            int found = p.lenient ? liveness(e, node, most) : is_alive(e, node);
+            if (found <= 0) p.stack[p.n - 1] = EMPTY;
+            if (found < 0) e->num_lost++;
             continue;
         }
         if (op == O_ALIVE) { /* proven elsewhere */
@@ -187,7 +192,8 @@ static u32 run_program(Engine *e, Program p, const i32 *end) {
 EXPORT i32 rx_build(Engine *e, const i32 *program, u32 length, const u8 *data, u32 *stack,
                     u32 *saved) {
     ENTER(e);
-    LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved, 0}, program + length));
+    int lenient = guard_before || e->lenient; /* within a text, which would have to fail */
+    LEAVE(e, run_program(e, (Program){stack, 0, program, data, saved, 0, lenient}, program + length));
 }
 
 /* Returns the node of the new rule. */
@@ -274,10 +280,11 @@ EXPORT i32 rx_expand(Engine *e, u32 rule) {
 
 EXPORT void rx_set_body(Engine *e, u32 rule, u32 node) { e->rules.p[rule].body = node; }
 
-EXPORT i32 rx_alive(Engine *e, u32 node) {
-    ENTER(e);
-    LEAVE(e, is_alive(e, node));
-}
+/* Have what nobody knows a string of left out of nodes, or refused. */
+EXPORT void rx_lenient(Engine *e, u32 lenient) { e->lenient = (u8)lenient; }
+
+/* Where the number of nodes is kept that were left out so. */
+EXPORT const u32 *rx_num_lost(const Engine *e) { return &e->num_lost; }
 
 /* ---- states ----------------------------------------------------------------------------------- */
 
@@ -427,7 +434,9 @@ EXPORT const u64 *rx_bytes_held(const Engine *e) { return &e->bytes; }
 /* The tokens of a short completion, at most `room` of them written; returns how many it takes. */
 EXPORT i32 rx_shortest(Engine *e, u32 state, u32 *out, u32 room) {
     ENTER(e);
-    LEAVE(e, spell_shortest(e, state, out, room));
+    u32 found = spell_shortest(e, state, out, room);
+    if (found == NEVER && e->lost_cost) fail(e, UNDECIDED);
+    LEAVE(e, found);
 }
 
 /* Sizes for reports: bytes, nodes, stacks, states, rows, records, trie nodes visited. */

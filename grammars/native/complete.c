@@ -132,9 +132,9 @@ static u32 best_first(Engine *e, u32 node, u32 most, u32 greed) {
 
 /* The length of some string of a node, NEVER where it has none of what tokens have; NONE where neither is
    soon found. */
-u32 some_length(Engine *e, u32 node) {
-    u32 cost = best_first(e, node, MAX_TRIED, GREED);
-    return cost == NONE ? best_first(e, node, MAX_TRIED, 0) : cost;
+u32 some_length(Engine *e, u32 node, u32 most) {
+    u32 cost = best_first(e, node, most, GREED);
+    return cost == NONE ? best_first(e, node, most, 0) : cost;
 }
 
 /* What is met without an end, and what is derived from it, is not searched through at length again. */
@@ -142,9 +142,12 @@ static u32 opaque_cost(Engine *e, u32 node) {
     u32 cost = best_first(e, node, e->nodes.p[node].flags & F_FAR ? FEW_TRIED : MAX_TRIED, 1);
     if (cost != NONE) return cost;
     for (u32 i = 0; i < e->tried.n; i++) e->nodes.p[e->tried.p[i].node].flags |= F_FAR;
-    cost = some_length(e, node);
-    if (cost == NONE) fail(e, UNDECIDED);
-    return cost;
+    u32 most = patient(e, MAX_TRIED);
+    cost = some_length(e, node, most);
+    if (cost != NONE) return cost;
+    lose_patience(e, most);
+    e->lost_cost = 1;
+    return NEVER; /* no budget lets a text begin what nobody knows how to end */
 }
 
 /* A bound from below that expands no rule. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EMPTINESS_STATES = 20000, MAX_DEPTH = 10000, MAX_BOUND = 60000, MAX_KEPT = 64, ALL_TRIED = 257 };
+enum { IMPATIENT = 200, MAX_DEPTH = 10000, MAX_BOUND = 60000, MAX_KEPT = 64, ALL_TRIED = 257 };
 
 /* ---- derivatives --------------------------------------------------------------------------- */
 
@@ -306,6 +306,10 @@ static u32 add_derivatives(Engine *e, u32 node, u32 class, u32 mark) {
         u32 next = derive(e, node, lowest(&e->masks.p[e->lists.p[list + class++]]));
         int known = settled(e, next);
         if (known == 1) return NONE;
+        if (e->nodes.p[next].flags & F_LOST && !e->is_strict) {
+            e->passed_lost = 1;
+            continue;
+        }
         if (known == 0 || e->nodes.p[next].mark == mark) continue;
         e->nodes.p[next].mark = mark;
         PUSH(e, e->search, ((Try){next, 0}));
@@ -317,8 +321,10 @@ static u32 add_derivatives(Engine *e, u32 node, u32 class, u32 mark) {
 /* Depth first for a derivative that denotes the empty string: 1 when there is one, -1 when there
    are too many to say. `search` holds the path, and what is left to try beside it.
    What was seen counts as dead meanwhile, so as not to go there twice; end_search takes that back. */
-static int search(Engine *e, u32 start) {
+static int search(Engine *e, u32 start, u32 most) {
     u32 mark = ++e->mark;
+    u64 half = e->fuel / 2; /* what is left is for those who come after it */
+    e->passed_lost = 0;
     e->search.n = e->seen.n = 0;
     PUSH(e, e->search, ((Try){start, 0}));
     while (e->search.n) {
@@ -328,7 +334,7 @@ static int search(Engine *e, u32 start) {
             continue;
         }
         if (!here->class) {
-            if (e->seen.n == MAX_EMPTINESS_STATES) return -1;
+            if (e->seen.n >= most || e->fuel < half) return -1;
             PUSH(e, e->seen, here->node);
             e->nodes.p[here->node].flags |= F_DEAD;
             here->class = 1;
@@ -338,7 +344,7 @@ static int search(Engine *e, u32 start) {
         e->search.p[first - 1].class = left ? left : ALL_TRIED;
         nearest_last(e, first);
     }
-    return 0;
+    return e->passed_lost ? -1 : 0;
 }
 
 /* Only a search that ran to its end has proven that all it saw is dead. */
@@ -349,11 +355,35 @@ void end_search(Engine *e, int found) {
         if (e->search.p[i].class) e->nodes.p[e->search.p[i].node].flags |= F_ALIVE;
 }
 
-int is_alive(Engine *e, u32 node) {
+/* How many states a search may see that a text waits for. */
+u32 patient(const Engine *e, u32 most) {
+    u32 left = e->patience > IMPATIENT ? e->patience : IMPATIENT;
+    return left < most ? left : most;
+}
+
+void lose_patience(Engine *e, u32 states) { e->patience -= states < e->patience ? states : e->patience; }
+
+/* 1 where some string is left, 0 where none is, -1 where neither is found in about as many states as may
+   be looked at. A text does not go on where that is not known, as it might have to fail there. */
+int liveness(Engine *e, u32 node, u32 most) {
     int known = settled(e, node);
     if (known >= 0) return known;
-    int found = search(e, node);
+    if (e->nodes.p[node].flags & F_LOST && !e->is_strict) return -1;
+    int found = search(e, node, most);
     end_search(e, found);
-    if (found < 0 && some_length(e, node) >= NEVER) fail(e, UNDECIDED);
-    return found != 0;
+    if (found >= 0) return found;
+    lose_patience(e, most);
+    if (some_length(e, node, most) < NEVER) return 1;
+    e->nodes.p[node].flags |= F_LOST;
+    return -1;
+}
+
+/* The same where it has to be known, as before any text is read, and there is time to look again at what
+   a text had no patience for. */
+int is_alive(Engine *e, u32 node) {
+    e->is_strict = 1;
+    int found = liveness(e, node, MAX_EMPTINESS_STATES);
+    e->is_strict = 0;
+    if (found < 0) fail(e, UNDECIDED);
+    return found;
 }

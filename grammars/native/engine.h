@@ -35,7 +35,11 @@ enum Kind { K_EMPTY, K_EPS, K_SET, K_LIT, K_CAT, K_ALT, K_REP, K_AND, K_NOT, K_W
 enum { EMPTY = 0, EPS = 1, EVERYTHING = 2 };         /* fixed ids */
 enum { F_NULLABLE = 1, F_BOOL = 2, F_ALIVE = 4, F_DEAD = 8, F_RULES = 16,
        F_ASKED = 32,                                 /* for a mask within a bounded loop of it */
-       F_FAR = 64 };                                 /* its shortest string is not looked for at length */
+       F_FAR = 64,                                   /* its shortest string is not looked for at length */
+       F_LOST = 128 };                               /* a search has told neither that it has a string, nor
+                                                        that it has none */
+
+enum { MAX_EMPTINESS_STATES = 20000 };                /* that a search for some string sees */
 
 typedef struct {
     u8 kind, flags;
@@ -211,6 +215,13 @@ typedef struct Engine {
     u64 bytes, max_bytes, call_bytes;                 /* allocated; its bounds for good, this call */
     u64 fuel;                                         /* work left to this call */
     u32 depth;                                        /* of recursion in C */
+    u32 num_lost;                                     /* nodes that were left out as nobody knows of a string */
+    u32 patience;                                     /* states that searches may still see for nothing in
+                                                         this call, before they are cut short */
+    u8 lenient;                                       /* whether such are left out, rather than refused */
+    u8 is_strict;                                     /* whether such are searched for again */
+    u8 passed_lost;                                   /* whether a search for emptiness came by one */
+    u8 lost_cost;                                     /* whether some node has no known length for that */
 
     VEC(Node) nodes;
     VEC(Mask) masks;
@@ -370,6 +381,9 @@ u32 interval(Engine *e, const u8 *low, u32 low_length, const u8 *high, u32 high_
 /* derive.c */
 u32 derive(Engine *e, u32 node, u32 byte);
 u32 classes_of(Engine *e, u32 node);
+int liveness(Engine *e, u32 node, u32 most);
+u32 patient(const Engine *e, u32 most);
+void lose_patience(Engine *e, u32 states);
 int is_alive(Engine *e, u32 node);
 u32 at_least(Engine *e, u32 node);
 void end_search(Engine *e, int found);
@@ -443,7 +457,7 @@ u32 rule_body(Engine *e, u32 rule, int may_check);
 u32 state_cost(Engine *e, u32 state);
 u32 stack_cost(Engine *e, u32 tail);
 u32 node_cost(Engine *e, u32 node);
-u32 some_length(Engine *e, u32 node);
+u32 some_length(Engine *e, u32 node, u32 most);
 u32 spell_shortest(Engine *e, u32 state, u32 *out, u32 room);
 u32 tokens_of(Engine *e, u32 state);
 

@@ -60,6 +60,7 @@ EXPORT i32 rx_replace(Engine *e, u32 state, const u32 *rules, const u32 *nodes, 
     if (!fault) {
         e->guard = &here;
         e->fuel = FUEL;
+        e->patience = 2 * MAX_EMPTINESS_STATES;
         e->call_bytes = e->bytes + MAX_GROWTH < e->max_bytes ? e->bytes + MAX_GROWTH : e->max_bytes;
         result = (i32)replace(e, state, rules, nodes, count);
     }

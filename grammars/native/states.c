@@ -364,7 +364,7 @@ u32 compute_next(Engine *e, u32 state, u32 byte) {
         u32 after = item.after;
         if (item.opaque != NONE) {
             u32 left = derive(e, item.opaque, byte);
-            if (!is_alive(e, left)) continue;
+            if (liveness(e, left, patient(e, MAX_EMPTINESS_STATES)) <= 0) continue;
             after = push(e, left, item.after);
         }
         add_after(e, after);

@@ -1,8 +1,10 @@
 """Strings of which much is asked at once: an engine says with the compile whether there are any."""
 
 import json
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from radixgen.errors import InvalidGrammar
@@ -10,6 +12,7 @@ from radixgen.grammars import derivative, text_emptiness
 from radixgen.grammars.compiler import GrammarCompiler
 from radixgen.grammars.engine import Engine, NativeEngine, make_engine
 from radixgen.grammars.expr import Expr, RuleSet, complement, conj
+from radixgen.grammars.matcher import allocate_bitmask
 from radixgen.grammars.python_engine import PythonEngine
 from radixgen.grammars.regex import compile_regex
 from radixgen.grammars.vocabulary import Vocabulary
@@ -86,3 +89,45 @@ def test_a_text_that_was_found_late_is_one_that_can_be_completed() -> None:
     with pytest.raises(InvalidGrammar, match="takes over") as caught:
         compiled(schema).matcher().shortest_tokens()
     assert caught.value.path == "#/pattern"
+
+
+MIXED = {"pattern": "^(?=.*[0-9])(?=.*[a-z])"}
+FAR = {
+    "oneOf": [{"not": {"format": "date-time"}}, {"allOf": [MIXED, {"pattern": "[a-z].{11}[0-9]"}]}]
+}
+BEGINNINGS = [
+    ({"type": "string", "pattern": "[a-z].{3}[0-9]", **FAR}, b'")'),
+    (
+        {
+            "type": "string",
+            "if": {"pattern": "^(((aa|b)+[0-9]*)+|(.{4}){2})*$", "maxLength": 1},
+            "then": {"format": "time"},
+            "else": {
+                "oneOf": [
+                    {"format": "date"},
+                    {**MIXED, "minLength": 3},
+                    {"pattern": "([0-9]+|([a-z]{20,23}[^a-z]*){12,22})*([a-z0-9_]{4}x)*$"},
+                ]
+            },
+        },
+        b'"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "begun"), BEGINNINGS)
+def test_what_compiles_is_completed(schema: Any, begun: bytes) -> None:
+    """Where a search for a way on is given up, a text goes on in others."""
+    found, draw = compiled(schema).matcher(), random.Random(begun)
+    assert found.accept_bytes(begun)
+    row = allocate_bitmask(1, BYTES.size)
+    budget = found.shortest_completion() + 20
+    for left in range(budget, 0, -1):
+        found.fill_bitmask(row, 0, left)
+        assert found.error is None
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits[: BYTES.size - 1]).tolist()
+        if not allowed:
+            break
+        assert found.accept_token(draw.choice(allowed))
+    assert found.is_accepting()
