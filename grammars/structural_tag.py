@@ -28,6 +28,7 @@ never text; formats that name tokens are refused.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,7 +65,11 @@ def compile_structural_tag(source: str, options: Options, rules: RuleSet) -> Nod
             "true", options, RuleSet()
         )  # an unknown option is an error without schemas too
     with depth_guard():
-        return _Builder(options, rules).build(_modern(tag), "format", ())
+        form = _modern(tag)
+        try:
+            return _Builder(options, rules).build(form, "format", ())
+        except InvalidGrammar as error:
+            raise (_as_written(error) if "structures" in tag else error) from None
 
 
 def _no_constant(name: str) -> None:
@@ -91,6 +96,15 @@ def _modern_tag(item: Any, path: str) -> Format:
     _check_keys(_object(item, path), {"begin", "schema", "end"}, set(), path)
     content = {"type": "json_schema", "json_schema": item["schema"]}
     return {"type": "tag", "begin": item["begin"], "content": content, "end": item["end"]}
+
+
+def _as_written(error: InvalidGrammar) -> InvalidGrammar:
+    """The error with the path in the older form, which is read as the newer one."""
+    message = str(error).removesuffix(f" (at {error.path})")
+    inside = re.match(r"format\.tags(\[\d+\])(\.content)?", error.path)
+    if inside is None:
+        return InvalidGrammar(message, "triggers" if error.path == "format" else error.path)
+    return InvalidGrammar(message, f"structures{inside[1]}{'.schema' if inside[2] else ''}")
 
 
 # --- checks -------------------------------------------------------------------------------------
@@ -188,8 +202,11 @@ class _Builder:
         return choice([_string(item["value"], "value", path)])
 
     def _json_schema(self, item: Format, path: str, stops: Stops) -> Node:
-        source = json.dumps(item["json_schema"])
-        return _at(path, lambda: compile_schema(source, self._options, RuleSet(self._rules)))
+        source, doubts = json.dumps(item["json_schema"]), self._rules.doubts.found
+        known = len(doubts)
+        node = _at(path, lambda: compile_schema(source, self._options, RuleSet(self._rules)))
+        doubts[known:] = ((part, InvalidGrammar(str(why), path)) for part, why in doubts[known:])
+        return node
 
     def _regex(self, item: Format, path: str, stops: Stops) -> Node:
         pattern = _string(item["pattern"], "pattern", path)

@@ -188,3 +188,29 @@ def test_free_text_against_search() -> None:
             assert accepts(node, text.encode()) == (first is None)
             assert allows_prefix(node, text.encode()) == (first is None or first == len(text))
             assert accepts(node, text.encode() + b"!") == (first is None or first == len(text))
+
+
+def _old(**said: Any) -> dict[str, Any]:
+    return {"structures": [{"begin": "<a", "schema": True, "end": ""}], "triggers": ["<"], **said}
+
+
+@pytest.mark.parametrize(
+    ("tag", "path"),
+    [
+        (_old(structures=[{"begin": "<a", "schema": {"type": "?"}, "end": ""}]), "structures[0]"),
+        (_old(structures=[{"begin": "a", "schema": True, "end": ""}]), "structures[0]"),
+        (_old(structures=[{"begin": "<a", "schema": True, "end": 3}]), "structures[0]"),
+        (_old(triggers=["<", "*"]), "triggers"),
+        (_old(triggers=[3]), "triggers"),
+    ],
+)
+def test_an_error_of_the_older_form_is_where_its_writer_finds_it(tag: Any, path: str) -> None:
+    with pytest.raises(InvalidGrammar) as caught:
+        _compiled(tag)
+    assert caught.value.path.removesuffix(".schema") == path
+    assert "format" not in str(caught.value)
+
+
+def test_the_schema_of_the_older_form_is_named() -> None:
+    with pytest.raises(InvalidGrammar, match=r"\(at #/type\) \(at structures\[0\]\.schema\)$"):
+        _compiled(_old(structures=[{"begin": "<a", "schema": {"type": "?"}, "end": ""}]))
