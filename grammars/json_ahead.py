@@ -28,6 +28,7 @@ _IN_ALL = {
     **dict.fromkeys(("contains", "minProperties", "maxProperties"), 200.0),
     **dict.fromkeys(("additionalProperties", "propertyNames"), 100.0),
 }
+_COSTING = frozenset((*_OF_PARTS, *_IN_ALL, *_COMBINED))
 _LISTS = (str, list, dict)
 
 
@@ -41,7 +42,7 @@ def dear(
     for node in schemas:
         if node.key in PLACES:
             meant = _meant(node)
-            if meant not in found:
+            if meant not in found and not _COSTING.isdisjoint(meant.value):
                 found[meant] = look.cost(meant, MAX_DEPTH)
                 look.add_shared(meant)
     long = {node: (cost, cost) for node, cost in found.items() if cost >= LONG}
@@ -72,13 +73,15 @@ class _Look:
     def _cost(self, node: Schema, depth: int) -> float:
         cost = 0.0
         for keyword, said in node.value.items():
+            if keyword not in _COSTING:  # as most
+                continue
             if keyword in _IN_ALL and said is not False:
                 cost += _IN_ALL[keyword]
             if keyword in _OF_PARTS and isinstance(said, _LISTS):
                 cost += _OF_PARTS[keyword] * len(said)
                 if keyword == "pattern" and "(?" in said:  # and looks around
                     cost += _OF_PARTS[keyword] * len(said)
-            if keyword in _COMBINED and depth:
+            if keyword in _COMBINING and depth:
                 parts = map(_meant, self._children(node, keyword))
                 cost += sum(_EACH + self.cost(part, depth - 1) for part in parts)
         return cost

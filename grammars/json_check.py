@@ -56,18 +56,20 @@ class Notes:
 
 
 class Checker:
-    """Checks the schemas of a document. `refuse` raises, or returns to leave a keyword out."""
+    """Checks the schemas of a document. `refuse` raises, or returns to leave a keyword out. What
+    is not enforced is noted where somebody reads it: large schemas have hundreds of such words."""
 
     def __init__(
         self,
         document: Document,
         refuse: Callable[[str, Schema, str], None],
-        notes: Notes,
+        notes: Notes | None,
         formats: bool,
     ) -> None:
         self._document = document
         self._refuse = refuse
         self._notes = notes
+        self._unknown_check = None if notes is None else Checker._unknown
         self._formats = formats
         self._waiting: list[Schema] = []
 
@@ -102,14 +104,19 @@ class Checker:
         for keyword, stated in value.items():  # as it was, where some are left out on the way
             if keyword == "type" and type(stated) is str and stated in TYPES:
                 continue  # as most say
-            check = _CHECKS.get(keyword, _UNKNOWN)
+            check = _CHECKS.get(keyword, self._unknown_check)
             if check is not None:
                 check(self, node, keyword)
 
     # --- leaving out ---------------------------------------------------------------------------
 
     def _ignore(self, node: Schema, keyword: str, why: str) -> None:
-        self._notes.ignored.append(Note(keyword, node, why))
+        if self._notes is not None:
+            self._notes.ignored.append(Note(keyword, node, why))
+
+    def _narrow(self, node: Schema, keyword: str, why: str) -> None:
+        if self._notes is not None:
+            self._notes.narrowed.append(Note(keyword, node, why))
 
     def _unknown(self, node: Schema, keyword: str) -> None:
         self._ignore(node, keyword, "no keyword of JSON Schema")
@@ -166,7 +173,7 @@ class Checker:
             self._wrong(node, keyword, "a number above 0")
         self._digits(node, keyword)
         if value % 1:
-            self._notes.narrowed.append(Note(keyword, node, NO_EXPONENT))
+            self._narrow(node, keyword, NO_EXPONENT)
 
     def _digits(self, node: Schema, keyword: str) -> None:
         if _num_levels(node.value[keyword], keyword) > MAX_DIGITS:
@@ -222,7 +229,7 @@ class Checker:
         if not known:
             self._ignore(node, keyword, f"the format {shown(name)} is not defined")
         elif name in NARROWED:
-            self._notes.narrowed.append(Note(keyword, node, f"{name}: {NARROWED[name]}"))
+            self._narrow(node, keyword, f"{name}: {NARROWED[name]}")
 
     # --- schemas inside ------------------------------------------------------------------------
 
@@ -240,10 +247,10 @@ class Checker:
         value = node.value[keyword]
         if not isinstance(value, dict):
             self._wrong(node, keyword, "an object of schemas")
-        at, waiting = self._document.at, self._waiting
+        at, waiting, key = self._document.at, self._waiting, f"/{keyword}"
         for name, inner in value.items():
             if not _is_leaf(inner):
-                waiting.append(at(inner, node, f"/{keyword}", name))
+                waiting.append(at(inner, node, key, name))
 
     def _properties(self, node: Schema, keyword: str) -> None:
         self._named(node, keyword)
@@ -355,7 +362,6 @@ _LEFT_ALONE = {
     "extends": "it is a keyword of draft 3; write allOf",
     "disallow": "it is a keyword of draft 3; write not",
 }
-_UNKNOWN = Checker._unknown
 _CHECKS: dict[str, Callable[[Checker, Schema, str], None] | None] = {
     "type": Checker._type,
     "enum": Checker._listed,

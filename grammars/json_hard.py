@@ -32,6 +32,7 @@ _MAYBE = frozenset(
     ("uniqueItems", "minProperties", "maxProperties", "unevaluatedItems", "unevaluatedProperties")
 )
 _COMBINING = frozenset(("allOf", "anyOf", "oneOf", "not", "if", *DEPENDENCIES))
+_APPLYING = _COMBINING | REFERRING
 _LOOKED_AT = _MAYBE | _COMBINING | {"patternProperties", "contains"}
 _STANDING = PLACES | {"/contains", "/unevaluatedProperties", "/unevaluatedItems"}
 # What a schema asks of strings by.
@@ -61,9 +62,8 @@ def entwined(steps: Steps) -> Iterator[Schema]:
     for node in steps if texts else ():
         if node.parent is None or node.key in _STANDING:
             meant = node.document.resolve(node) if "$ref" in node.value else node
-            said = node.value.keys() | meant.value.keys()
-            asks = not _COMBINING.isdisjoint(said) or _asks_much(meant.value)
-            if asks and "string" in possible_kinds(node):
+            combines = not all(map(_COMBINING.isdisjoint, (node.value, meant.value)))
+            if (combines or _asks_much(meant.value)) and "string" in possible_kinds(node):
                 yield node
 
 
@@ -124,6 +124,8 @@ def looping(steps: Steps) -> list[Schema]:
     for start in steps:
         if start in done or REFERRING.isdisjoint(start.value):  # each loop has a reference
             continue
+        if not any(map(_applies, steps[start])):  # as most references: none of that leads on
+            continue
         waiting = [(start, in_place(start))]
         path.add(start)
         while waiting:
@@ -135,10 +137,15 @@ def looping(steps: Steps) -> list[Schema]:
                 done.add(node)
             elif one in path:
                 found.append(one)
-            elif one not in done:
+            elif one not in done and _applies(one):
                 path.add(one)
                 waiting.append((one, in_place(one)))
     return found
+
+
+def _applies(node: Schema) -> bool:
+    """Whether a schema applies others to its own values."""
+    return not _APPLYING.isdisjoint(node.value)
 
 
 def _reached(waiting: list[Schema], steps: Steps) -> set[Schema]:

@@ -6,7 +6,7 @@ objects, each also negated. What combines schemas (`allOf`, `$ref` …) is `json
 Trusts the shape of the keywords' values: `json_check.py` has looked at them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -47,6 +47,7 @@ _KIND_OF = {
     bool: "boolean",
     type(None): "null",
 }
+_OF_TYPE = {"integer": ("number",), **{kind: (kind,) for kind in KINDS}}
 
 
 def kind_of(value: Any) -> str:
@@ -72,13 +73,18 @@ def admits(node: Schema, kind: str) -> bool:
     return kind in stated or (kind == "number" and "integer" in stated)
 
 
-def listed_kinds(node: Schema) -> Collection[str]:
-    """The kinds of the values that `const` or `enum` list; all of them without."""
-    if "const" in node.value:
-        return (kind_of(node.value["const"]),)
-    if "enum" in node.value:
-        return set(map(kind_of, node.value["enum"]))
-    return KINDS
+def own_kinds(node: Schema) -> Sequence[str]:
+    """The kinds of the values that `type` lets through, and `const` or `enum` list."""
+    value = node.value
+    stated = value.get("type")
+    found: Sequence[str] = _OF_TYPE.get(stated, ()) if isinstance(stated, str) else KINDS
+    if isinstance(stated, list):
+        found = tuple(kind for kind in KINDS if admits(node, kind))
+    if "const" in value or "enum" in value:
+        listed = [value["const"]] if "const" in value else value["enum"]
+        among = set(map(kind_of, listed))
+        found = tuple(kind for kind in found if kind in among)
+    return found
 
 
 def constants(node: Schema, kind: str) -> list[tuple[str, Any]] | None:

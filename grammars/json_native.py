@@ -11,7 +11,7 @@ from radixgen.errors import InvalidGrammar
 from radixgen.grammars.expr import Node, RuleSet
 from radixgen.grammars.json_algebra import Algebra
 from radixgen.grammars.json_chain import member_marks
-from radixgen.grammars.json_check import Checker, Notes
+from radixgen.grammars.json_check import Checker
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_layout import LAYOUT_OPTIONS, any_value, layout
 from radixgen.grammars.json_leaves import OF_TYPE
@@ -29,7 +29,7 @@ def scalars(text: bytes) -> Callable[[], Node] | None:
     """See `PlainSchemas.scalars`."""
     try:
         document = Document(text.decode())
-        Checker(document, _refuse, Notes(), formats=True).run()
+        Checker(document, _refuse, None, formats=True).run()
         algebra = Algebra(document, _refuse, formats=True)
         values, wanted = (
             Values(algebra, RuleSet(), layout({}), any_order=False),

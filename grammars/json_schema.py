@@ -71,7 +71,7 @@ def compile_schema(source: str, options: Mapping[str, Any], rules: RuleSet) -> N
     Raises InvalidGrammar, with the keyword and the path, for what is malformed, for a schema that
     nothing satisfies, and under `strict` for what cannot be enforced.
     """
-    return _compile(source, options, rules, Notes())[0]
+    return _compile(source, options, rules, None)[0]
 
 
 def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[Node, Notes]:
@@ -86,7 +86,7 @@ def describe(source: str, options: Mapping[str, Any], rules: RuleSet) -> tuple[N
 
 
 def _compile(
-    source: str, options: Mapping[str, Any], rules: RuleSet, notes: Notes
+    source: str, options: Mapping[str, Any], rules: RuleSet, notes: Notes | None
 ) -> tuple[Node, Iterable[Schema], Values]:
     """The grammar, all schemas that the root reaches, and what they are made to."""
     if options:
@@ -146,13 +146,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise InvalidGrammar(f"{name}={options[name]!r} is none of {allowed}")
 
 
-def _refusal(notes: Notes, strict: bool) -> Callable[[str, Schema, str], None]:
+def _refusal(notes: Notes | None, strict: bool) -> Callable[[str, Schema, str], None]:
     """Raises, or notes, that a keyword cannot be enforced."""
 
     def refuse(keyword: str, node: Schema, why: str) -> None:
         path = f"{node.path}/{keyword}"
         if strict:
             raise InvalidGrammar(f"{keyword} cannot be enforced: {why}", path)
-        notes.unchecked.append(Note(keyword, node, why))
+        if notes is not None:
+            notes.unchecked.append(Note(keyword, node, why))
 
     return refuse

@@ -5,7 +5,7 @@ from typing import Any
 
 from radixgen.errors import InvalidGrammar
 from radixgen.grammars.json_document import LATEST, Schema
-from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
+from radixgen.grammars.json_keywords import KINDS, admits, own_kinds
 from radixgen.grammars.json_shapes import Goal
 
 REFERRING = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
@@ -110,12 +110,12 @@ def _possible_kinds(node: Schema) -> Collection[str]:
         return ()
     found: Collection[str] = KINDS
     if not hides_siblings(node):
-        listed = listed_kinds(node)
-        found = [kind for kind in KINDS if kind in listed and admits(node, kind)]
+        found = own_kinds(node)
     for keyword, *parts in terms(node):
         if keyword in INCLUDING:
             for part in parts[0] if keyword == "allOf" else parts:
-                found = [kind for kind in found if kind in possible_kinds(part)]
+                possible = possible_kinds(part)
+                found = [kind for kind in found if kind in possible]
         elif keyword in ("anyOf", "oneOf"):
             some = set[str]().union(*map(possible_kinds, parts[0]))
             found = [kind for kind in found if kind in some]

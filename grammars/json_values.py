@@ -21,7 +21,7 @@ from radixgen.grammars.json_decimals import number_text, spellings
 from radixgen.grammars.json_decimals import spelled as spelled_number
 from radixgen.grammars.json_document import Document, Schema
 from radixgen.grammars.json_hard import ASKING, asks_together, leads_to
-from radixgen.grammars.json_keywords import KINDS, admits, listed_kinds
+from radixgen.grammars.json_keywords import KINDS, own_kinds
 from radixgen.grammars.json_layout import (
     ANY_STRING,
     QUOTE,
@@ -126,8 +126,8 @@ class Values:
         stated = [node for node, sign in wanted if sign and not hides_siblings(node)]
         kinds: Iterable[str] = KINDS
         for node in stated:
-            listed = listed_kinds(node)
-            kinds = [kind for kind in kinds if kind in listed and admits(node, kind)]
+            own = own_kinds(node)
+            kinds = [kind for kind in kinds if kind in own]
         return union(*(part for kind in kinds for part in self._kind(wanted, kind)))
 
     def _kind(self, wanted: Goal, kind: str) -> Iterable[Node]:
