@@ -182,14 +182,15 @@ def test_fewest_tokens_is_a_lower_bound(folder: Path) -> None:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_ten_megabytes_take_seconds() -> None:
+def test_megabytes_take_seconds() -> None:
+    """Time that grew with the square of the length would be hours."""
     tokenizer = Tokenizer.load(resolve().path)
     tokenizer.token_bytes(300)  # the table of bytes is made once
-    text = "The quick brown fox. " * 500_000
+    text = "The quick brown fox. " * 100_000
     started = time.perf_counter()
-    assert tokenizer.fewest_tokens(text) > 100_000
-    assert len(tokenizer.encode(text)) == 2_500_001
-    assert time.perf_counter() - started < 120  # 3 s on a quiet machine
+    assert tokenizer.fewest_tokens(text) > 20_000
+    assert len(tokenizer.encode(text)) == 500_001
+    assert time.perf_counter() - started < 120  # 1 s on a quiet machine
 
 
 def test_chat_equals_the_reference(byte_level: Path) -> None:
