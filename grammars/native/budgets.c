@@ -3,10 +3,11 @@
    The dearest completion after any allowed token tells whether a budget forbids anything: in bytes, a
    bound that a mask's own way finds (masks.c), and where that does not do, in tokens, once a walk has
    found them. In that walk a branch whose bytes all lead down one lane of states, as letters do inside a
-   string, is looked at once for each length, not once for each token. */
+   string, is looked at once for each length, not once for each token. What takes too much work to tell of
+   is left out of a mask: a text would have to fail for it, where it may as well go on in another way. */
 #include "walks.h"
 
-enum { MAX_LANE = 254, LOOK_FOR_LANE = 16, NO_CLASS = 256 };
+enum { MAX_LANE = 254, LOOK_FOR_LANE = 16, NO_CLASS = 256, LITTLE_WORK = 50000 };
 
 /* Where the bytes lead that most of them do, and the groups of which every byte leads there. */
 static Lane find_lane(Engine *e, u32 state) {
@@ -47,7 +48,8 @@ static int is_lane(const Engine *e, Visits *visits, u32 state) {
     return ++visits->n[i] >= LOOK_FOR_LANE;
 }
 
-typedef struct { u32 *row, budget, most, removed; } Left; /* most: tokens left after an allowed one */
+/* most: tokens left after an allowed one; at: where a walk is in the trie. */
+typedef struct { u32 *row, budget, most, removed, at; } Left;
 
 /* The tokens that complete a state; bytes where these tell that they are too many. */
 static u32 tokens_left(Engine *e, Left *left, u32 state) {
@@ -60,6 +62,11 @@ static u32 tokens_left(Engine *e, Left *left, u32 state) {
 static void strike(Left *left, u32 token) {
     left->row[token >> 5] &= ~(1u << (token & 31));
     left->removed++;
+}
+
+/* Strike the tokens of nodes of the trie. */
+static void strike_nodes(const Trie *t, Left *left, u32 node, u32 end) {
+    for (u32 i = t->nodes[node].first; i < t->nodes[end].first; i++) strike(left, t->order[i]);
 }
 
 /* Strike what is too long of a branch, if all of it leads down the lanes from the state above it. */
@@ -87,8 +94,9 @@ static void strike_walk(Engine *e, Left *left, u32 state) {
     Visits visits = {{DEAD}, {0}, {0}};
     RESERVE(e, e->path, t->max_depth + 2);
     e->path.p[0] = state;
-    for (u32 i = 1; i < t->num_nodes;) {
+    for (u32 i = left->at; i < t->num_nodes;) {
         TrieNode here = t->nodes[i];
+        left->at = i;
         u32 above = e->path.p[here.depth - 1], next = step(e, above, here.byte);
         e->steps++;
         if (next == DEAD || (is_lane(e, &visits, above) && strike_lanes(e, left, above, i))) {
@@ -102,14 +110,55 @@ static void strike_walk(Engine *e, Left *left, u32 state) {
     }
 }
 
+/* Go on with a walk; returns the fault that it stopped at. */
+static int walk_on(Engine *e, Left *left, u32 state) {
+    jmp_buf here, *before = e->guard;
+    u32 depth = e->depth, borrowed = e->borrowed.n;
+    int fault = setjmp(here);
+    if (!fault) {
+        e->guard = &here;
+        strike_walk(e, left, state);
+    } else {
+        e->depth = depth;
+        give_back_from(e, borrowed);
+        end_search(e, -1);
+    }
+    e->guard = before;
+    return fault;
+}
+
+/* Walk, leaving out what takes too much work to tell of; returns whether there was any. */
+static int walk_around(Engine *e, Left *left, u32 state) {
+    const Trie *t = &e->trie;
+    u64 work = e->fuel / 4;
+    int fault, any = 0;
+    while ((fault = walk_on(e, left, state))) {
+        if (fault != TOO_SLOW && fault != UNDECIDED) fail(e, fault);
+        any = 1;
+        u32 end = work < LITTLE_WORK ? t->num_nodes : left->at + t->nodes[left->at].size;
+        strike_nodes(t, left, left->at, end);
+        left->at = end;
+        e->fuel = work;
+        work /= 2;
+    }
+    return any;
+}
+
+/* Have a token allowed that a shortest completion begins with, if that is within the budget. */
+static void allow_shortest(Engine *e, Left *left, u32 state) {
+    u32 token, least = tokens_of(e, state);
+    if (!least || least > left->budget) return;
+    if (spell_shortest(e, state, &token, 1)) left->row[token >> 5] |= 1u << (token & 31);
+}
+
 /* Take from a state's mask what leaves `budget` tokens or more to complete; returns how many. */
 u32 restrict_mask(Engine *e, u32 state, u32 *row, u32 budget) {
     if (budget > NEVER) budget = NEVER; /* what cannot be spelled is in no budget */
     u32 most = e->states.p[state].most;
     if (most && most - 1 < budget) return 0;
     if (budget && e->trie.all_bytes && worst_cost(e, state) < budget) return 0;
-    Left left = {row, budget, 0, 0};
-    strike_walk(e, &left, state);
-    e->states.p[state].most = left.most + 1;
+    Left left = {row, budget, 0, 0, 1};
+    if (walk_around(e, &left, state)) allow_shortest(e, &left, state);
+    else e->states.p[state].most = left.most + 1;
     return left.removed;
 }

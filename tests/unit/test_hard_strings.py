@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -131,3 +132,34 @@ def test_what_compiles_is_completed(schema: Any, begun: bytes) -> None:
             break
         assert found.accept_token(draw.choice(allowed))
     assert found.is_accepting()
+
+
+ENTANGLED = {
+    "type": "object",
+    "properties": {
+        "ab": {
+            "type": "string",
+            "not": {"pattern": "[a-z].{3}[0-9]"},
+            "pattern": "((ab|ba)(x{8}|.*))(.{5})*(.{2}((ab|ba)|(aa|b)+){12}){12}$",
+        }
+    },
+}
+
+
+def test_a_budget_leaves_out_what_takes_too_long_to_tell_of() -> None:
+    words = [b'{"ab":"' + "".join(w).encode() for w in product("abx0", repeat=4)]
+    tokens = [*(bytes([byte]) for byte in range(256)), *words, None]
+    vocabulary = Vocabulary.from_tokens(tokens, [len(tokens) - 1])
+    grammar = GrammarCompiler(vocabulary).compile(GrammarSpec("json_schema", json.dumps(ENTANGLED)))
+    row = allocate_bitmask(1, len(tokens))
+    for budget in (2, 50, 140):
+        found, left = grammar.matcher(), budget
+        while not found.is_accepting():
+            found.fill_bitmask(row, 0, left)
+            assert found.error is None
+            assert found.shortest_completion() <= left
+            bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+            allowed = np.flatnonzero(bits[: len(tokens) - 1]).tolist()
+            assert found.shortest_tokens()[0] in allowed
+            assert found.accept_token(found.shortest_tokens()[0])
+            left -= 1
