@@ -6,7 +6,9 @@ limit met on the way is a state of the matcher too (`error`), never an exception
 requests.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from radixgen.grammars.compiler import CompiledGrammar
 
 Words = NDArray[np.int32]
+T = TypeVar("T")
 
 
 class Account:
@@ -142,8 +145,11 @@ class GrammarMatcher:
             before = self._engine.num_bytes
             try:
                 self._engine.fill_row(self._states[-1], bitmask, row)
+                if budget is not None:
+                    self._engine.restrict_row(self._states[-1], bitmask, row, budget)
+                if self._following is not None:
+                    self._following.strike(self._states[-1], self._text, bitmask[row], budget)
                 self._account.charge(self._engine.num_bytes - before)
-                self._narrow(bitmask, row, budget)
                 return
             except InvalidGrammar as error:
                 self._error = str(error)
@@ -158,15 +164,6 @@ class GrammarMatcher:
         if error is not None:
             self._error = error
             self._only_end(words)
-
-    def _narrow(self, bitmask: Words, row: int, budget: int | None) -> None:
-        """Take from the mask of a state what the budget or the text so far forbids."""
-        if budget is not None:
-            self._engine.restrict_row(self._states[-1], bitmask, row, budget)
-        if self._following is not None:
-            before = self._engine.num_bytes
-            self._following.strike(self._states[-1], self._text, bitmask[row], budget)
-            self._account.charge(self._engine.num_bytes - before)
 
     def _strike(self, bitmask: Words, row: int, budget: int | None) -> None:
         """Take from a mask that is within its budget what the text so far forbids."""
@@ -189,11 +186,7 @@ class GrammarMatcher:
         """The longest byte string that every completion begins with, up to 4096 bytes."""
         if self._terminated or self._error is not None:
             return b""
-        try:
-            return self._engine.forced_bytes(self._states[-1])
-        except InvalidGrammar as error:
-            self._error = str(error)
-            return b""
+        return self._charged(partial(self._engine.forced_bytes, self._states[-1]), b"")
 
     def shortest_completion(self) -> int:
         """How many tokens complete the text from here, the end token not counted.
@@ -203,24 +196,30 @@ class GrammarMatcher:
         """
         if self._terminated or self._error is not None:
             return 0
-        try:
-            return self._engine.fewest_tokens(self._states[-1])
-        except InvalidGrammar as error:
-            self._error = str(error)
-            return 0
+        return self._charged(partial(self._engine.fewest_tokens, self._states[-1]), 0)
 
     def shortest_tokens(self) -> list[int]:
         """The tokens that `shortest_completion` counts, in order; where an item must differ from
         those before it, a few more if that takes a token apart."""
         if self._terminated or self._error is not None:
             return []
+        if self._following is not None:
+            ask = partial(self._following.shortest, self._states[-1], self._text)
+        else:
+            ask = partial(self._engine.shortest_tokens, self._states[-1])
+        return self._charged(ask, [])
+
+    def _charged(self, ask: Callable[[], T], failed: T) -> T:
+        """What an engine answers, with what that adds to it on the account; `failed` where it does
+        not answer."""
+        before = self._engine.num_bytes
         try:
-            if self._following is not None:
-                return self._following.shortest(self._states[-1], self._text)
-            return self._engine.shortest_tokens(self._states[-1])
+            answer = ask()
+            self._account.charge(self._engine.num_bytes - before)
+            return answer
         except InvalidGrammar as error:
             self._error = str(error)
-            return []
+            return failed
 
     def rollback(self, num_steps: int) -> None:
         """Undo the last steps, an error with them. Raises ValueError for more than there are."""

@@ -248,3 +248,19 @@ def test_a_text_that_takes_too_much_memory_stops_alone(compiler: GrammarCompiler
             break
     assert batch.error is not None
     assert grammar.matcher().accept_token(token(b"a"))
+
+
+def test_all_that_a_text_adds_to_its_engine_is_on_its_account(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(GrammarSpec("regex", "(a|b)*a(a|b){60}|c{1,40}"))
+    matcher, mask = grammar.matcher(), allocate_bitmask(1, VOCABULARY.size)
+    before, left = grammar.engine.num_bytes, matcher._account._left
+    for ask in (
+        lambda: matcher.fill_bitmask(mask, 0, 61),
+        matcher.shortest_completion,
+        matcher.shortest_tokens,
+        matcher.forced_bytes,
+    ):
+        ask()
+        assert left - matcher._account._left == grammar.engine.num_bytes - before
+    assert grammar.engine.num_bytes > before
+    assert matcher.error is None
